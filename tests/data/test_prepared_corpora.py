@@ -3,7 +3,9 @@
 
 import itertools
 import runpy
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,3 +146,32 @@ def test_words_of_several_languages(tmp_path, capsys):
     assert SIGMORPHON["word_symbols"]("vie", "ăn gì") == "<vie> a \u0306 n \u2581 g i \u0300"
     validation = (tmp_path / "out/validation.tsv").read_text()
     assert validation == "<one> a\tx y\n<one> f\tx y\n<two> a\tx y\n"
+
+
+class InflectedWords:
+    """Stands for simplemma's dictionaries: forms and their lemmas, by language."""
+
+    def get_dictionary(self, code):
+        """Words of any language but their first letter."""
+        return {"abba": "ab", "cabab": "cab", "a": "a", "axe": "axe", f"{code}a": "ba"}
+
+
+def test_words_without_pronunciations(tmp_path, monkeypatch, capsys):
+    dictionaries = SimpleNamespace(DefaultDictionaryFactory=InflectedWords)
+    counted = SimpleNamespace(
+        iter_wordlist=lambda code: iter(["caf\u00e9", "cafe\u0301", "xx", "ko"])
+    )
+    module = "simplemma.strategies.dictionaries.dictionary_factory"
+    monkeypatch.setitem(sys.modules, module, dictionaries)
+    monkeypatch.setitem(sys.modules, "wordfreq", counted)
+    script = runpy.run_path(str(SCRIPTS / "prepare_words.py"))
+    for language in script["INFLECTED"]:
+        write_lines(tmp_path / f"{language}_train.tsv", ["abc\tx y"])
+    for language in script["COUNTED"]:
+        write_lines(tmp_path / f"{language}_train.tsv", ["caf\u00e9\tx", "oak\tx y"])
+    assert run(script["prepare_words"], [str(tmp_path), "--words", "3"]) == 0
+    assert "dut_words.txt: 3 of 5 words\n" in capsys.readouterr().out
+    words = (tmp_path / "dut_words.txt").read_text().split()
+    assert len(words) == 3
+    assert words == sorted({*words} & {"ab", "abba", "ba", "cab", "cabab"})
+    assert (tmp_path / "kor_words.txt").read_text() == "caf\u00e9\nko\n"
