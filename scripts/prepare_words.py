@@ -9,9 +9,10 @@ python scripts/prepare_words.py PATH/TO/2021-task1/data/medium
 
 import random
 import sys
-import unicodedata
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from unicodedata import normalize
 
 import wordfreq
 from simplemma.strategies.dictionaries.dictionary_factory import DefaultDictionaryFactory
@@ -21,7 +22,7 @@ from csan_hf_runtime.command_line import run
 from csan_hf_runtime.text_files import write_lines
 
 # The task's name of a language, and that of simplemma
-INFLECTED = {
+SIMPLEMMA = {
     "arm_e": "hy",
     "bul": "bg",
     "dut": "nl",
@@ -31,7 +32,8 @@ INFLECTED = {
     "hun": "hu",
 }
 # Those that simplemma does not have, and their names in wordfreq
-COUNTED = {"jpn_hira": "ja", "kor": "ko", "vie_hanoi": "vi"}
+WORDFREQ = {"jpn_hira": "ja", "kor": "ko", "vie_hanoi": "vi"}
+composed = partial(normalize, "NFC")
 
 
 def prepare_words(data_dir: Path, /, *, words: int = 10_000) -> None:
@@ -42,23 +44,23 @@ def prepare_words(data_dir: Path, /, *, words: int = 10_000) -> None:
         words: words of a language, drawn from those that have only letters of its training words
     """
     dictionaries = DefaultDictionaryFactory()
-    for language, code in INFLECTED.items():
+    for language, code in SIMPLEMMA.items():
         lemma_of = dictionaries.get_dictionary(code)
         write_words(data_dir, language, [*lemma_of.keys(), *lemma_of.values()], words)
-    for language, code in COUNTED.items():
+    for language, code in WORDFREQ.items():
         write_words(data_dir, language, wordfreq.iter_wordlist(code), words)
 
 
 def write_words(data_dir: Path, language: str, candidates: Iterable[str], count: int) -> None:
     """Write words of at least two letters."""
     training_words = table_pairs(data_dir / f"{language}_train.tsv", ("0", "1"))
-    letters = {letter for pair in training_words for letter in pair["source"]}
-    normalized = {unicodedata.normalize("NFC", word) for word in candidates}
-    known = sorted(word for word in normalized if len(word) > 1 and letters.issuperset(word))
-    drawn = random.Random(1).sample(known, k=min(count, len(known)))
+    letters = set("".join(composed(pair["source"]) for pair in training_words))
+    normalized = {composed(word) for word in candidates}
+    spelled = sorted(word for word in normalized if len(word) > 1 and letters.issuperset(word))
+    drawn = random.Random(1).sample(spelled, k=min(count, len(spelled)))
     path = data_dir / f"{language}_words.txt"
     write_lines(path, sorted(drawn))
-    print(f"{path.name}: {len(drawn)} of {len(known)} words")
+    print(f"{path.name}: {len(drawn)} of {len(spelled)} words")
 
 
 if __name__ == "__main__":

@@ -208,7 +208,8 @@ class DataArguments:
             yield "language_pairs finds columns by language: leave out source_column, target_column"
         has_several_sources = len({source for source, _ in self.pairs}) > 1
         for pattern in self.unlabelled_patterns:
-            if has_several_sources and not file_format(pattern) and "{lang}" not in pattern:
+            has_language = "{lang}" in pattern or "{source_lang}" in pattern
+            if has_several_sources and not file_format(pattern) and not has_language:
                 yield (
                     f"unlabelled is {pattern!r}, and there are several source languages: write "
                     "{lang} where the language stands"

@@ -27,7 +27,7 @@ from datasets import Dataset, DatasetDict
 from filelock import FileLock, Timeout
 from transformers.utils import logging
 
-from csan_hf_runtime import text_files
+from csan_hf_runtime import __version__, text_files
 from csan_hf_runtime.characters import characters_of, has_all_bytes, write_ranges
 from csan_hf_runtime.sentences import sentences_of
 from csan_hf_runtime.text_files import write_json
@@ -163,7 +163,7 @@ def kept_dataset(cache: Path, key: object, make: Callable[[Path], Dataset]) -> D
     Raises:
         OSError: The cache cannot be written.
     """
-    name = _digest(key)
+    name = _digest(key, __version__)
     folder = cache / _COLUMNS / name
     if not folder.is_dir():
         work_dir = cache / _WORK / name

@@ -79,7 +79,7 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         set_seed(args.seed)
         checkpoint = on_main_process(lambda: _find_checkpoint(plan.recipe, output))
         corpus = _prepare_corpus(plan, checkpoint)
-        unlabelled = _read_unlabelled(plan, corpus)
+        unlabelled = _further_sources(plan, corpus)
         training_set, teachers = _choose_training_set(plan, corpus, checkpoint, unlabelled)
         on_main_process(lambda: _begin(plan, corpus, output, is_new=checkpoint is None))
         set_seed(args.seed)  # the same weights whether the corpus was prepared now or earlier
@@ -157,7 +157,7 @@ def _prepare_corpus(plan: Plan, checkpoint: Path | None) -> PreparedCorpus:
     return corpus
 
 
-def _read_unlabelled(plan: Plan, corpus: PreparedCorpus) -> Unlabelled | None:
+def _further_sources(plan: Plan, corpus: PreparedCorpus) -> Unlabelled | None:
     """Reads the sources without translations that the corpus does not have, if there are any."""
     if not plan.data.unlabelled:
         return None

@@ -22,13 +22,13 @@ from datasets import Dataset, Features, Value, concatenate_datasets
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from csan_hf.alignment.aligned_pairs import padded_batch
+from csan_hf.alignment.positions import fixed_positions
 from csan_hf.data import TokenizerPair, describe_dataset, example_lengths
 from csan_hf.data.prepared import kept_dataset
 from csan_hf.evaluation.launched import on_main_process
 from csan_hf.evaluation.loading import load_translation_model
 from csan_hf.hub.model_card import public_name
 from csan_hf.models.seq2seq_model import IGNORED_LABEL
-from csan_hf.models.translation import max_positions
 from csan_hf.pipelines.ensemble import EnsembleForConditionalGeneration, check_member
 from csan_hf_runtime.text_files import reading_folder_or_name
 from csan_hf_runtime.texts import batches_by_length
@@ -226,9 +226,8 @@ def _load_teachers(
                     f"it has other vocabularies than this run. With tokenizer: {name} the student "
                     "has the same"
                 )
-            most = max_positions(model.config)
-            is_bound = getattr(model.config, "position_embeddings", "learned") == "learned"
-            if is_bound and most is not None and longest > most:
+            most = fixed_positions(model)
+            if most is not None and longest > most:
                 raise ValueError(
                     f"it has positions for {most} tokens, and a training text has {longest}: lower "
                     "data.max_source_length and data.max_target_length"

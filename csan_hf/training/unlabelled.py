@@ -75,6 +75,8 @@ def translated_pairs(
         The columns of training pairs, and `WEIGHT`: the probability of the translation, divided by
         the sum of those of its source that are left.
     """
+    # What has not ended is then one token over the limit with its end, and dropped
+    model.generation_config.forced_eos_token_id = None
     engine = torch_engine(model, tokenizers)
     _, generation = engine.defaults(None, None)
     unknown = engine.source.unknown_pieces(rows["source"], generation.source_characters)
@@ -84,7 +86,6 @@ def translated_pairs(
         for source, pieces, ids in zip(rows["source"], unknown, encoded, strict=True)
         if not pieces and len(ids) <= (limits.max_source_length or 0)
     ]
-    # What has not ended by then is one token over the limit with its end, and dropped
     translations = TextTranslator(engine).translate(
         sources,
         n_best=n_best,
@@ -92,13 +93,13 @@ def translated_pairs(
         split_sentences="never",
         max_new_tokens=limits.max_target_length,
     )
-    probabilities: dict[tuple[str, str], float] = defaultdict(float)  # as multiples of the best
+    probabilities: dict[tuple[str, str], float] = {}  # as multiples of the best, against underflow
     for source, hypotheses in zip(sources, translations, strict=True):
         best = max(hypothesis.log_probability for hypothesis in hypotheses)
         for hypothesis in hypotheses:
             if hypothesis.text:
                 probability = math.exp(hypothesis.log_probability - best)
-                probabilities[source, hypothesis.text] += probability
+                probabilities[source, hypothesis.text] = probability
     pairs = [{"source": source, "target": target} for source, target in probabilities]
     columns = tokenize_rows(pairs, tokenizers, limits).to_dict()
     kept_pairs = list(zip(columns["source"], columns["target"], strict=True))

@@ -165,9 +165,9 @@ def test_words_without_pronunciations(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, module, dictionaries)
     monkeypatch.setitem(sys.modules, "wordfreq", counted)
     script = runpy.run_path(str(SCRIPTS / "prepare_words.py"))
-    for language in script["INFLECTED"]:
+    for language in script["SIMPLEMMA"]:
         write_lines(tmp_path / f"{language}_train.tsv", ["abc\tx y"])
-    for language in script["COUNTED"]:
+    for language in script["WORDFREQ"]:
         write_lines(tmp_path / f"{language}_train.tsv", ["caf\u00e9\tx", "oak\tx y"])
     assert run(script["prepare_words"], [str(tmp_path), "--words", "3"]) == 0
     assert "dut_words.txt: 3 of 5 words\n" in capsys.readouterr().out

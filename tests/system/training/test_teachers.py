@@ -221,7 +221,7 @@ def candidates_of_generate(folders, source, tokenizers):
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
         probabilities = predictions_in_float64(folders, batch).gather(1, labels.T)
         text = tokenizers.target.decode(labels[0], skip_special_tokens=True).strip()
-        candidates[text] = candidates.get(text, 0) + probabilities.prod().item()
+        candidates[text] = max(candidates.get(text, 0), probabilities.prod().item())
     candidates.pop("", None)
     return candidates
 
@@ -261,12 +261,16 @@ def test_pairs_and_weights_are_those_of_the_library_s_search(
     assert not pair_weights, "what is too long is left out"
 
 
+@pytest.mark.parametrize("is_forced", [False, True])
 def test_translations_that_have_not_ended_are_left_out(
-    make_teacher, tokenized, tokenizers, data_arguments, tmp_path
+    make_teacher, tokenized, tokenizers, data_arguments, tmp_path, is_forced
 ):
     model = tiny_marian(len(tokenizers.target))
-    model.final_logits_bias[0, tokenizers.target.eos_token_id] = -1e4
+    *_, word, end = tokenizers.target(text_target="ein hund")["input_ids"]
+    model.final_logits_bias[0, word] = 1e4
     model.generation_config.max_length = 4
+    if is_forced:
+        model.generation_config.forced_eos_token_id = end
     args = TranslationTrainingArguments(
         output_dir=str(tmp_path), teachers=[str(make_teacher(model))], report_to="none"
     )
