@@ -1,9 +1,9 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A corpus read, filtered and cut into tokens once, and found again by what it depends on.
 
-A folder of the cache is named after a digest of the files' contents, the section data, the
-tokenizers and the code of this package's `data`; it is written under another name first. One
-process prepares while others on the same corpus wait."""
+A corpus's folder in the cache is named after a digest of the files' contents, the section data,
+the tokenizers and the code of this package's `data`; it is written under another name first. One
+process prepares while others on the same corpus wait. So is what teachers say of one kept."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def _reading(folder: Path) -> Iterator[None]:
         yield
     except Exception as error:
         raise ValueError(
-            f"{folder} is damaged ({error}): remove it, and the corpus is prepared anew"
+            f"{folder} is damaged ({error}): remove it, and it is made anew"
         ) from error
 
 
@@ -269,7 +269,7 @@ def _digest_of_code() -> str:
 
 
 def kept_corpora(cache: Path) -> list[tuple[Path, int]]:
-    """The prepared corpora and tokenizers of a cache, with their bytes."""
+    """The folders of a cache, with their bytes."""
     kept = []
     for kind in (_CORPORA, _TOKENIZERS, _COLUMNS, _WORK):
         for folder in sorted((cache / kind).glob(f"{_NAME}/")):
@@ -279,7 +279,7 @@ def kept_corpora(cache: Path) -> list[tuple[Path, int]]:
 
 
 def clear_cache(cache: Path) -> None:
-    """Removes all prepared corpora and tokenizers; processes that use them keep what they have.
+    """Removes all that the cache holds; processes that use it keep what they have.
 
     Raises:
         ValueError: Another process prepares a corpus.

@@ -27,8 +27,8 @@ Projection = Callable[[Tensor], Tensor]
 
 
 class TaughtLabels(NamedTuple):
-    """Labels [B, I]; where there are teachers, with their likeliest tokens and the probabilities of
-    these [B, I, K], 0 where there is no label, and with the weights of pairs [B, I]; None = 1.
+    """Labels [B, I]; where there are teachers, their likeliest tokens and the probabilities of
+    these [B, I, K], 0 where there is no label; of a weighted pair its weight at each label [B, I].
     """
 
     labels: Tensor
@@ -107,7 +107,7 @@ class LabelSmoothedCrossEntropy:
         )
         if tokens is not None and probabilities is not None:
             temperature = self.teacher_temperature
-            if temperature != 1:  # which would copy all logits
+            if temperature != 1:  # a division copies all logits
                 precise = precise / temperature
             kept = precise.log_softmax(dim=-1).gather(-1, tokens.long())
             on_teachers = -(kept * probabilities).sum(dim=-1) * temperature**2

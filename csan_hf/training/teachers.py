@@ -45,14 +45,14 @@ COLUMNS = {TOKENS: np.int32, PROBABILITIES: np.float16}
 
 _ROWS_AT_ONCE = 1_000
 _ROWS_IN_PART = 20_000
-"""What is kept at once: an interrupted run loses less than this."""
+"""Rows of a part of the cache; an interrupted run loses no more than one."""
 _TOKENS_IN_BATCH = 4096
 
 Teacher = dict[str, str]
 """The public `name` of a teacher, and the `sha256` of its weights and configurations."""
 
 
-# ---- what the teachers say
+# ---- distributions and translations, and the cache that keeps them
 
 
 def teach(
@@ -72,8 +72,8 @@ def teach(
         args: The arguments.
         tokenizers: The student's.
         cache: Folder of prepared corpora.
-        teachers: Those that a run to go on with began with; they are not needed where what they
-            said is kept. None: a new run.
+        teachers: Those of the checkpoint to resume from, which are loaded only if something is not
+            in the cache. None: a new run.
         unlabelled: The sources without translations.
 
     Returns:
@@ -88,17 +88,18 @@ def teach(
     load = functools.cache(functools.partial(_load_teachers, args, tokenizers, longest))
     if teachers is None:
         teachers = on_main_process(lambda: load()[1])
-    classroom = _Classroom(args, tokenizers, cache, load, teachers)
-    taught = classroom.with_distributions(pairs)
+    answers = _CachedAnswers(args, tokenizers, cache, load, teachers)
+    taught = answers.with_distributions(pairs)
     if unlabelled is not None:
-        translated = classroom.translated(unlabelled, pairs)
-        taught = with_weights(taught, classroom.with_distributions(translated))
+        translated = answers.translated(unlabelled, pairs)
+        taught = with_weights(taught, answers.with_distributions(translated))
     return taught, teachers
 
 
 @dataclass(frozen=True)
-class _Classroom:
-    """Asks teachers, and keeps what they say; see `teach`.
+class _CachedAnswers:
+    """Distributions and translations of the teachers, from the cache where they are there; see
+    `teach`.
 
     Attributes:
         load: Returns the teachers as one model, with their digests.
@@ -153,9 +154,9 @@ class _Classroom:
         features: Features | None = None,
         **options: Any,
     ) -> Dataset:
-        """Returns the rows that a function of the teachers makes of others, from the cache where
-        they are there; there they are kept in parts, for a run that is interrupted.
-        """
+        """Returns `rows.map(function)`, from the cache where it is there.
+
+        It is kept in parts, so that an interrupted run goes on and processes share the work."""
         digests = [teacher["sha256"] for teacher in self.teachers]
 
         def make(folder: Path, start: int, end: int) -> Dataset:
@@ -186,7 +187,8 @@ class _Classroom:
 
         starts = range(0, len(rows), _ROWS_IN_PART)
         for start in starts[self.args.process_index :: self.args.world_size]:
-            part_from(start)  # each process makes some
+            part_from(start)
+        # All of them: those of other processes are waited for
         parts = [part for part in map(part_from, starts) if part is not None]
         if not parts:
             raise RecipeError(
@@ -295,7 +297,7 @@ def _distributions(
     return columns
 
 
-# ---- what a student makes of it
+# ---- batches
 
 
 @dataclass(frozen=True)

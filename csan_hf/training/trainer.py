@@ -398,7 +398,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def _inputs_of_statistics(self, batch: dict[str, Any]) -> dict[str, Any]:
         inputs = self._prepare_inputs(batch)
-        take_teaching(inputs)
+        take_teaching(inputs)  # the model does not know their columns
         return {**inputs, "use_cache": False}
 
     # ---- evaluation
@@ -538,8 +538,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     # ---- saving and loading
 
     def describe_run(self) -> dict[str, Any]:
-        """Returns the facts that are compared when a run is resumed: the number of processes,
-        training and validation set, teachers.
+        """Returns the facts that a checkpoint keeps for a run that is resumed: the number of
+        processes, training and validation set, teachers.
         """
         facts = {"processes": self.args.world_size, **self._data_facts}
         return {**facts, "teachers": list(self.teachers)} if self.teachers else facts

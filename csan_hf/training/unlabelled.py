@@ -46,7 +46,7 @@ class Unlabelled:
         }
 
     def limits(self, pairs: Dataset) -> DataArguments:
-        """Returns limits of their pairs, which are no longer than some training pairs."""
+        """Returns limits of their pairs: no longer than the longest of the training pairs."""
         source, target = (int(lengths.max()) for lengths in example_lengths(pairs))
         return dataclasses.replace(self.data, max_source_length=source, max_target_length=target)
 
