@@ -16,7 +16,7 @@ from transformers.cache_utils import EncoderDecoderCache
 
 from csan_hf.models.attention_call import ForwardPass
 from csan_hf.models.csan_attention import AttentionMasks, CsanAttention
-from csan_hf.models.modeling_csan import add_handicap
+from csan_hf.models.modeling_csan import add_penalty
 from csan_hf.models.modeling_rnnsearch import BidirectionalLSTM, reading_order
 from csan_hf_runtime.graphs import LINES, PAST
 
@@ -229,9 +229,9 @@ class _CsanStep(Step):
         cache = self.fill(past)
         past_length = cache.get_seq_length()
         cross_masks = _masks(mask, ForwardPass())._replace(query_offset=past_length)
-        handicaps = None
+        penalties = None
         if self.line_method is not None:
-            cross_masks, handicaps = self.line_method.read(
+            cross_masks, penalties = self.line_method.read(
                 self.model.config,
                 cross_masks,
                 source_lines=past[_LINES].squeeze((1, 3)),
@@ -252,7 +252,7 @@ class _CsanStep(Step):
                 cache=cache,
                 output_attentions=self.with_attention,
             )
-        logits = self.model._project(states, add_handicap(cross_masks, handicaps))
+        logits = self.model._project(states, add_penalty(cross_masks, penalties))
         weights = None
         if self.with_attention:
             [(_, of_heads)] = attended  # [B, H, K, J], or [B · K, H, 1, J]

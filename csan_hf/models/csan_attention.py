@@ -51,7 +51,7 @@ class AttentionMasks(NamedTuple):
         shared: What the local layers derive from these and from the states.
         real_queries: [B, past + I] boolean, of cross-attention; None = all real.
         query_offset: Place of the first query (decoding with a cache).
-        by_line: Those of cross-attention by line, where they differ.
+        by_line: In masks of cross-attention, the masks of the layers that attend by line.
         lines: The lines of cross-attention.
     """
 

@@ -84,8 +84,8 @@ class Lines(NamedTuple):
             first_real=-start,
         )
 
-    def handicaps(self, tokens: Tensor) -> Tensor:
-        """Handicaps of the logits of the end, of the mark and of all others, [B, I, 3], so
+    def penalties(self, tokens: Tensor) -> Tensor:
+        """Penalties of the logits of the end, of the mark and of all others, [B, I, 3], so
         that a translation gets the source's lines, each of at most twice its source tokens and 50;
         `tokens` [B, I] of the line come before.
         """
@@ -189,7 +189,7 @@ class Line(LocalityMethod):
         wants_weights: bool,
     ) -> tuple[Any, Tensor]:
         """The masks of cross-attention with those of the layers that attend by line, and what is
-        taken from logits in generation, [B, I, 3]; see `Lines.handicaps`.
+        taken from logits in generation, [B, I, 3]; see `Lines.penalties`.
 
         Args:
             config: The model's.
@@ -219,4 +219,4 @@ class Line(LocalityMethod):
         is_compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
         if cache is not None and not wants_weights and not is_compiled:
             by_line = lines.near(by_line)
-        return masks._replace(by_line=by_line), lines.handicaps(tokens)
+        return masks._replace(by_line=by_line), lines.penalties(tokens)

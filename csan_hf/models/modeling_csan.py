@@ -36,7 +36,7 @@ from .seq2seq_model import (
     takes_past_key_values,
 )
 
-END_HANDICAP = 4.0
+END_PENALTY = 4.0
 """Most that is taken from the logit of an end far from the source's end. On pages wrong ends led by
 at most 2.3, right ones by 5.8 and more.
 """
@@ -402,7 +402,7 @@ class CsanDecoder(_CsanStack):
             **{CACHE: getattr(cache, "self_attention_cache", cache)},
         )
         cross_masks = AttentionMasks()
-        handicaps = None
+        penalties = None
         if encoder_hidden_states is not None:
             sources, source_length = encoder_hidden_states.shape[:2]
             check_as_many(sources, batch)
@@ -418,7 +418,7 @@ class CsanDecoder(_CsanStack):
             )
             cross_masks = cross_masks._replace(real_queries=masks.padding)
             if self.line_method is not None:
-                cross_masks, handicaps = self.line_method.read(
+                cross_masks, penalties = self.line_method.read(
                     self.config,
                     cross_masks,
                     source_lines=encoder_line_ids,
@@ -436,17 +436,17 @@ class CsanDecoder(_CsanStack):
             **{CACHE: cache},
             **kwargs,
         )
-        return DecoderOutput(hidden_states, cache, details=add_handicap(cross_masks, handicaps))
+        return DecoderOutput(hidden_states, cache, details=add_penalty(cross_masks, penalties))
 
 
-def add_handicap(masks: AttentionMasks, of_lines: Tensor | None) -> Tensor | None:
-    """Handicaps of the logits of end, mark and others in generation, [B, I, 3]: `of_lines`,
+def add_penalty(masks: AttentionMasks, of_lines: Tensor | None) -> Tensor | None:
+    """Penalties of the logits of end, mark and others in generation, [B, I, 3]: `of_lines`,
     and from an end far from the source's (`Term.tokens_left`); `masks` are of cross-attention.
     """
     left = None if masks.shared is None else masks.shared.tokens_left
     if left is None:
         return of_lines
-    of_end = F.pad(left.clamp(0.0, END_HANDICAP)[..., None], (0, 2))
+    of_end = F.pad(left.clamp(0.0, END_PENALTY)[..., None], (0, 2))
     return of_end if of_lines is None else of_end + of_lines
 
 
@@ -508,16 +508,16 @@ class CsanForConditionalGeneration(CsanPreTrainedModel, Seq2SeqForGeneration):
             self.final_logits_bias = nn.Buffer(F.pad(self.final_logits_bias, (0, missing)))
         return super()._get_resized_lm_head(old_lm_head, new_num_tokens, *args, **kwargs)
 
-    def _project(self, hidden_states: Tensor, handicaps: Tensor | None = None) -> Tensor:
-        """Logits [B, I, V], in generation less the handicaps [B, I, 3] of end, mark and others."""
+    def _project(self, hidden_states: Tensor, penalties: Tensor | None = None) -> Tensor:
+        """Logits [B, I, V], in generation less the penalties [B, I, 3] of end, mark and others."""
         if isinstance(self.lm_head, CsanOutputProjection):
             logits = self.lm_head(hidden_states, self.final_logits_bias)
         else:
             # Replaced by the user or by an adapter
             logits = self.lm_head(hidden_states) + self.final_logits_bias
-        if handicaps is None or self.training:
+        if penalties is None or self.training:
             return logits
-        of_end, of_mark, of_others = handicaps.to(logits).unsqueeze(-2).unbind(-1)
+        of_end, of_mark, of_others = penalties.to(logits).unsqueeze(-2).unbind(-1)
         taken = of_others.repeat(1, 1, logits.shape[-1])
         if self.config.line_token_id is not None:
             taken[..., [self.config.line_token_id]] = of_mark

@@ -75,7 +75,7 @@ def test_labels_are_smoothed(family, tmp_path):
 @pytest.mark.parametrize("method", [{"line": True}, {"moving_gaussian": {"ends_within": 1}}])
 @torch.no_grad()
 def test_a_trainer_that_smooths_labels_scores_logits_as_they_are(method, tmp_path):
-    """Those of generation have handicaps."""
+    """Those of generation have penalties."""
     model = tiny.csan(**tiny.PLAIN, line_token_id=7, cross_locality=[method] * 2)
     rows = [{"input_ids": [3, 4, 5, 8, 9, 1], "labels": [6, 7, 4, 1]}]
     trainer, _, expected = smoothing_trainer(model, rows, tmp_path)
