@@ -43,6 +43,7 @@ _TOKENIZERS = "tokenizers"
 _COLUMNS = "columns"
 _WORK = "unfinished"
 _LOCK = ".lock"
+_NO_ROWS = "no_rows"
 _REPORT = "report.txt"
 _CHARACTERS = "characters.json"
 _MOST_COUNTED = 10_000  # sources of which the sentences are counted
@@ -171,10 +172,12 @@ def kept_dataset(cache: Path, key: object, make: Callable[[Path], Dataset]) -> D
             if not folder.is_dir():  # another process may have been first
                 made = make(work_dir)
                 (work_dir / _COLUMNS).mkdir()
-                if len(made):  # the library cannot save what has no rows
+                if len(made):
                     made.save_to_disk(work_dir / _COLUMNS)
+                else:  # the library cannot save what has no rows
+                    (work_dir / _COLUMNS / _NO_ROWS).touch()
                 _move(work_dir / _COLUMNS, folder)
-    if not any(folder.iterdir()):
+    if (folder / _NO_ROWS).exists():
         return None
     with _reading(folder):
         return Dataset.load_from_disk(str(folder))

@@ -32,7 +32,7 @@ from .arguments import TranslationTrainingArguments
 from .errors import RecipeError, refusing
 from .plan import Plan, rehearse_logging, resolve
 from .recipe import Recipe
-from .teachers import check_teacher
+from .teachers import check_teachers
 
 SENTENCE_LENGTH = 30
 """Tokens of a sentence, on either side, that memory and time are estimated with."""
@@ -74,8 +74,7 @@ def dry_run(recipe: Recipe) -> str:
     recipe = dataclasses.replace(recipe, output_dir=recipe.output_dir or "runs/dry_run")
     plan = resolve(recipe, with_data=False)
     rehearse_logging(plan.arguments)
-    for teacher in plan.arguments.teachers or ():
-        check_teacher(teacher)
+    check_teachers(plan.arguments.teachers or [])
     lines = [f"Recipe: {recipe.name or recipe.model}", "", "Data", *_describe_data(plan)]
     if plan.data.unlabelled:
         with refusing("The data cannot be used"):

@@ -48,7 +48,7 @@ from .output_folder import begin_run, check_output_folder, choose_checkpoint, lo
 from .plan import Plan, rehearse_logging, resolve
 from .recipe import Recipe
 from .stopping import StopSignals
-from .teachers import Teacher, teach
+from .teachers import Teacher, check_teachers, teach
 from .trainer import TranslationTrainer
 from .unlabelled import Unlabelled
 
@@ -78,6 +78,8 @@ def train_from_recipe(recipe: Recipe) -> dict[str, Any]:
         _quieten(args)
         set_seed(args.seed)
         checkpoint = on_main_process(lambda: _find_checkpoint(plan.recipe, output))
+        if checkpoint is None:  # a resumed run may do without
+            check_teachers(args.teachers or [])
         corpus = _prepare_corpus(plan, checkpoint)
         unlabelled = _further_sources(plan, corpus)
         training_set, teachers = _choose_training_set(plan, corpus, checkpoint, unlabelled)

@@ -199,10 +199,11 @@ class _CachedAnswers:
         return concatenate_datasets(parts)
 
 
-def check_teacher(name: str) -> None:
+def check_teachers(names: Sequence[str]) -> None:
     """Raises `RecipeError` for what is no model, or one with code of its own; reads no weights."""
-    with _refusing(name), reading_folder_or_name(name, "model"):
-        check_member(name)
+    for name in names:
+        with _refusing(name), reading_folder_or_name(name, "model"):
+            check_member(name)
 
 
 def _refusing(name: str) -> AbstractContextManager[None]:
@@ -217,8 +218,9 @@ def _load_teachers(
     """
     models = []
     teachers = []
-    for name in args.teachers or ():
-        check_teacher(name)
+    names = args.teachers or []
+    check_teachers(names)
+    for name in names:
         with _refusing(name):
             model, own_tokenizers = load_translation_model(
                 name, device=str(args.device), progress=False
@@ -285,6 +287,11 @@ def _distributions(
         with torch.autocast(args.device.type, torch.bfloat16, enabled=bool(args.bf16)):
             logits = model(**batch).logits[..., :size].float()
         distribution = (logits / args.teacher_temperature).softmax(dim=-1)
+        if not distribution.isfinite().all():
+            raise RecipeError(
+                "training.teachers: their probabilities are no numbers: a weight of one is "
+                "infinite, or training.teacher_temperature too small."
+            )
         likeliest = distribution.topk(min(args.teacher_top_k, size))
         kept = {
             TOKENS: likeliest.indices,

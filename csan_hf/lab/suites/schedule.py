@@ -66,7 +66,8 @@ class _Process:
         write_text(recipe, recipe_text({**run.recipe, "output_dir": str(self.folder)}))
         command = [*COMMAND, str(recipe)]
         if run.teachers:
-            folders = [str(teacher.folder(output)) for teacher in run.teachers]
+            # Absolute, as the run may go on after another start from another folder
+            folders = [str(teacher.folder(output.absolute())) for teacher in run.teachers]
             command += ["--training.teachers", json.dumps(folders)]
         with open(self.log, "ab") as log:
             self.start = log.tell()

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from lab.suites.small_suites import (
@@ -83,7 +84,7 @@ def test_a_run_that_fails_is_reported_and_tried_again(tmp_path):
     assert len(train_all(suite, tmp_path).failed) == 3
 
 
-def test_runs_wait_for_their_teachers(tmp_path):
+def test_runs_wait_for_their_teachers(tmp_path, monkeypatch):
     systems = {
         "student": {"name": "student", "teachers": ["plain"]},
         "without": {"name": "without", "seeds": 1, "teachers": ["fails"]},
@@ -91,7 +92,8 @@ def test_runs_wait_for_their_teachers(tmp_path):
         "fails": {"name": "fails", "seeds": 1},
     }
     suite = make_suite(tmp_path, steps=3, data={"one": {}}, systems=systems)
-    ended = train_all(suite, tmp_path)
+    monkeypatch.chdir(tmp_path.parent)
+    ended = train_all(suite, Path(tmp_path.name))
     assert ended.done == 6
     assert ended.failed["without, one, seed 1"] == "it was not trained, as a teacher of it failed"
     teachers = [tmp_path / f"runs/one/plain/seed_{seed}" for seed in (1, 2, 3)]

@@ -194,6 +194,10 @@ def test_an_interrupted_run_asks_for_the_rest_alone(
     assert "about 25 pairs (1 to 10)" not in printed
     assert "about 25 pairs (11 to 20)" in printed
     assert "about 25 pairs (21 to 25)" in printed
+    for file in [path for path in (tmp_path / "parts").rglob("*") if path.is_file()]:
+        file.unlink()  # as of a disk whose old files are removed
+    with pytest.raises(ValueError, match=r"parts/columns/\w+ is damaged .*: remove it"):
+        teach(pairs, args, tokenizers, cache=tmp_path / "parts")
 
 
 # ---- sources without translations
@@ -443,6 +447,7 @@ def test_a_teacher_that_cannot_teach_is_named(words, tmp_path, spoil, options, m
     assert "\n" not in str(error.value)
     assert not (tmp_path / "run").exists()
     if message in ("There is no folder", "a class of its own code"):
+        assert not (tmp_path / "cache").exists(), "before the corpus is prepared"
         with pytest.raises(RecipeError, match=message):
             dry_run(recipe)
 
@@ -452,8 +457,9 @@ def test_a_teacher_that_cannot_teach_is_named(words, tmp_path, spoil, options, m
     [
         ("--bpe_dropout 0.1", r"training\.bpe_dropout cuts them anew"),
         ("--dataset null --data.train_size null --data.train x --streaming", "has no end"),
+        ("--teacher_temperature 1e-40", "their probabilities are no numbers"),
     ],
 )
-def test_targets_that_change_are_refused(words, options, message):
-    with pytest.raises(RecipeError, match=rf"training\.teachers .*{message}"):
+def test_what_gives_no_distributions_is_refused(words, options, message):
+    with pytest.raises(RecipeError, match=rf"training\.teachers.*{message}"):
         train_from_recipe(parse(f"{words} {options}"))
