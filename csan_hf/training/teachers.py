@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -48,8 +48,12 @@ _ROWS_IN_PART = 20_000
 """Rows of a part of the cache; an interrupted run loses no more than one."""
 _TOKENS_IN_BATCH = 4096
 
-Teacher = dict[str, str]
-"""The public `name` of a teacher, and the `sha256` of its weights and configurations."""
+
+class Teacher(TypedDict):
+    """The public name of a teacher, and a digest of its weights and configurations."""
+
+    name: str
+    sha256: str
 
 
 # ---- distributions and translations, and the cache that keeps them
@@ -236,7 +240,7 @@ def _load_teachers(
                     f"it has positions for {most} tokens, and a training text has {longest}: lower "
                     "data.max_source_length and data.max_target_length"
                 )
-            teachers.append({"name": str(public_name(name)), "sha256": _digest(name, model)})
+            teachers.append(Teacher(name=str(public_name(name)), sha256=_digest(name, model)))
         models.append(model)
     if len(models) == 1:
         return models[0], teachers
