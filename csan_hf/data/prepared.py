@@ -3,7 +3,7 @@
 
 A corpus's folder in the cache is named after a digest of the files' contents, the section data,
 the tokenizers and the code of this package's `data`; it is written under another name first. One
-process prepares while others on the same corpus wait. So is what teachers say of one kept."""
+process prepares while others on the same corpus wait. What teachers say of it is kept likewise."""
 
 from __future__ import annotations
 

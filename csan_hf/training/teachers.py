@@ -222,10 +222,8 @@ def _load_teachers(
     """
     models = []
     teachers = []
-    names = args.teachers or []
-    check_teachers(names)
-    for name in names:
-        with _refusing(name):
+    for name in args.teachers or ():
+        with _refusing(name), reading_folder_or_name(name, "model"):
             model, own_tokenizers = load_translation_model(
                 name, device=str(args.device), progress=False
             )

@@ -105,6 +105,11 @@ def test_texts_without_translations_are_each_read_once(folder):
     assert unlabelled_sources(tagged) == [">>de<< eight", ">>fr<< eight"]
     with pytest.raises(ValueError, match=r"'mono_2\.en', .*several source languages"):
         arguments(folder, language_pairs=["en-de", "de-en"], unlabelled="mono_2.en")
+    of_either = arguments(
+        folder, language_pairs=["en-de", "de-en"], unlabelled="mono_1.{source_lang}"
+    )
+    expected = [">>de<< six", ">>de<< seven", ">>en<< acht"]
+    assert unlabelled_sources(of_either) == expected
     assert unlabelled_sources(arguments(folder)) == []
     with pytest.raises(ValueError, match=r"no file for unlabelled .*'nothing\.\{lang\}'"):
         check_files(arguments(folder, unlabelled=["words.tsv", "nothing.{lang}"]))

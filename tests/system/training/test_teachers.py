@@ -159,6 +159,17 @@ def test_all_of_a_small_vocabulary_is_kept(
     torch.testing.assert_close(kept.reshape(shape).double(), expected, rtol=tolerance, atol=1e-6)
 
 
+def test_sinusoids_teach_texts_of_any_length(make_teacher, tokenized, tokenizers, tmp_path):
+    size = {"vocab_size": len(tokenizers.source), "max_position_embeddings": 4}
+    model = EnsembleForConditionalGeneration.of([tiny.csan(seed=seed, **size) for seed in (1, 2)])
+    args = TranslationTrainingArguments(
+        output_dir=str(tmp_path), teachers=[str(make_teacher(model))], report_to="none"
+    )
+    pairs = tokenized["train"].select(range(2))
+    taught, _ = teach(pairs, args, tokenizers, cache=tmp_path)
+    assert max(map(len, taught["labels"])) > 4
+
+
 def test_an_interrupted_run_asks_for_the_rest_alone(
     teachers, tokenized, tokenizers, tmp_path, monkeypatch, capsys
 ):
@@ -461,5 +472,5 @@ def test_a_teacher_that_cannot_teach_is_named(words, tmp_path, spoil, options, m
     ],
 )
 def test_what_gives_no_distributions_is_refused(words, options, message):
-    with pytest.raises(RecipeError, match=rf"training\.teachers.*{message}"):
+    with pytest.raises(RecipeError, match=rf"training\.teachers:? .*{message}"):
         train_from_recipe(parse(f"{words} {options}"))
