@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from .canvas import Canvas
 from .dense_block import convolve, join
+from .depthwise_operator import depthwise_convolution
 from .grid_norm import (
     BACKWARD,
     Statistics,
@@ -36,7 +37,12 @@ _PART_BYTES = 2**21
 
 def install_backward() -> None:
     """Let models of csan_hf train with this backward pass."""
-    BACKWARD.update(standardize=_Standardize.apply, read=_Read.apply, convolve=_Convolve.apply)
+    BACKWARD.update(
+        standardize=_Standardize.apply,
+        read=_Read.apply,
+        convolve=_Convolve.apply,
+        depthwise=depthwise_convolution,
+    )
 
 
 class _Standardize(torch.autograd.Function):

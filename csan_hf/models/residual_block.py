@@ -15,6 +15,7 @@ from .canvas import Canvas
 from .configuration_pervasive_attention import PervasiveAttentionConfig
 from .dense_block import MaskedConvolution
 from .grid_cache import RowSums
+from .grid_norm import BACKWARD
 from .layers import drop
 
 _ROOT_HALF = math.sqrt(0.5)
@@ -45,14 +46,20 @@ class DepthwiseConvolution(MaskedConvolution):
         if dtype != kernel.dtype and image.device.type == "cpu" and torch.is_grad_enabled():
             # On CPUs the backward pass takes four times as long in bf16 as in float32
             image = image.to(kernel.dtype)
+        compute = convolve_channels
+        if torch.compiler.is_dynamo_compiling():
+            compute = BACKWARD.get("depthwise", compute)
         with torch.autocast(image.device.type, enabled=False):
-            convolved = F.conv2d(
-                image,
-                kernel.to(image.dtype),
-                padding=(0, kernel.shape[3] // 2),
-                groups=cells.shape[1],
-            )
+            convolved = compute(image, kernel.to(image.dtype))
         return canvas.read(convolved.to(dtype))
+
+
+def convolve_channels(image: Tensor, kernel: Tensor) -> Tensor:
+    """The masked convolution of an image [S, C, H, W] with a kernel [C, 1, rows, k], each channel
+    by itself.
+    """
+    padding = (0, kernel.shape[3] // 2)
+    return F.conv2d(image, kernel, padding=padding, groups=image.shape[1])
 
 
 class ResidualLayer(GradientCheckpointingLayer):

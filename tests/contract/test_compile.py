@@ -16,6 +16,8 @@ from tiny import every_mode, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
+from csan_hf.models.depthwise_operator import depthwise_convolution
+
 AREA = {**PLAIN_LAYER, "localness_layers": [0], "local_window": 5, "head_area": 3}
 MODELS = {
     "csan, area": lambda **options: tiny.csan(**{**AREA, **options}),
@@ -91,6 +93,32 @@ def test_training_step_of_a_grid_without_hints(training):
     options = {"backend": "aot_eager", "fullgraph": True, "tolerance": DOUBLE}
     _, *counts = programs_after(model, TRAINING[:3], **options)
     assert len(set(counts)) == 1, f"compiled anew for new lengths: {counts}"
+
+
+def test_training_step_of_a_residual_grid_is_compiled_once_for_all_lengths():
+    model = tiny.grid(**tiny.RESIDUAL, num_layers=1).double().train()
+    options = {"backend": "aot_eager", "fullgraph": True, "dynamic": True, "tolerance": DOUBLE}
+    counts = programs_after(model, TRAINING, **options)
+    assert len(set(counts)) == 1, f"compiled anew for new lengths: {counts}"
+
+
+def test_inductor_is_given_no_depthwise_convolution_of_torch():
+    """It makes a program for each length of one, and none in bf16 where a gate follows."""
+    counter = CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+    torch.compile(tiny.grid(**tiny.RESIDUAL).train(), backend=counter)(**TRAINING[0])
+    (graph,) = counter.graphs
+    functions = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    assert "csan_hf.convolve_channels.default" in functions
+    assert not any("conv2d" in function for function in functions)
+
+
+def test_the_operator_is_what_torch_is_told():
+    """Shapes, strides and gradients under the compiler's fake tensors."""
+    image = torch.randn(2, 3, 7, 9, dtype=torch.float64, requires_grad=True)
+    kernel = torch.randn(3, 1, 3, 5, dtype=torch.float64, requires_grad=True)
+    torch.library.opcheck(depthwise_convolution, (image, kernel))
+    assert torch.autograd.gradcheck(depthwise_convolution, (image, kernel))
 
 
 @pytest.mark.usefixtures("constant_numbers")

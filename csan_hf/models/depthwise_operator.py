@@ -1,0 +1,67 @@
+# Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+"""The residual block's depthwise convolution as an operator of its own, for `torch.compile`.
+
+Inductor takes it as it is. From torch's own convolution it makes a backward pass for each length of
+a source, and none in bf16 behind a gated aggregation (torch 2.13).
+
+Checkpoints do not carry this file: without csan_hf, `torch.compile` sees torch's convolution.
+
+Shapes: S images, C channels, H rows, W columns, k kernel size."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .residual_block import convolve_channels
+
+
+@torch.library.custom_op("csan_hf::convolve_channels", mutates_args=())
+def depthwise_convolution(image: Tensor, kernel: Tensor) -> Tensor:
+    """See `convolve_channels`; the output is channels-last."""
+    return _channels_last(convolve_channels(image, kernel))
+
+
+@depthwise_convolution.register_fake
+def _(image: Tensor, kernel: Tensor) -> Tensor:
+    count, channels, height, width = image.shape
+    return _channels_last(image.new_empty(count, channels, height - kernel.shape[2] + 1, width))
+
+
+@torch.library.custom_op("csan_hf::convolve_channels_backward", mutates_args=())
+def _backward(grad: Tensor, image: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of image and kernel from that of the output."""
+    grad_image, grad_kernel, _ = torch.ops.aten.convolution_backward(
+        grad,
+        image,
+        kernel,
+        bias_sizes=None,
+        stride=[1, 1],
+        padding=[0, kernel.shape[3] // 2],
+        dilation=[1, 1],
+        transposed=False,
+        output_padding=[0, 0],
+        groups=image.shape[1],
+        output_mask=[True, True, False],
+    )
+    return _channels_last(grad_image), grad_kernel.contiguous()
+
+
+@_backward.register_fake
+def _(grad: Tensor, image: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    return _channels_last(torch.empty_like(image)), torch.empty_like(kernel).contiguous()
+
+
+def _save(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return _backward(grad, *ctx.saved_tensors)
+
+
+depthwise_convolution.register_autograd(_differentiate, setup_context=_save)
+
+
+def _channels_last(image: Tensor) -> Tensor:
+    return image.contiguous(memory_format=torch.channels_last)
