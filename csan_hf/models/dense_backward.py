@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from .canvas import Canvas
 from .dense_block import convolve, join
-from .depthwise_operator import depthwise_convolution
+from .depthwise_operator import convolution_gradients, depthwise_convolution
 from .grid_norm import (
     BACKWARD,
     Statistics,
@@ -143,18 +143,11 @@ class _Convolve(torch.autograd.Function):
         weight, bias, kernel, cells = ctx.saved_tensors
         canvas: Canvas = ctx.canvas
         activation = _normalize(cells, ctx.statistics, weight, bias).relu_()
-        grad_image, grad_kernel, _ = torch.ops.aten.convolution_backward(
+        grad_image, grad_kernel = convolution_gradients(
             _paint_output(grad, canvas),
             canvas.paint(activation),
             _as_image_kernel(kernel, activation.dtype),
-            bias_sizes=None,
-            stride=[1, 1],
-            padding=[0, kernel.shape[3] // 2],
-            dilation=[1, 1],
-            transposed=False,
-            output_padding=[0, 0],
             groups=1,
-            output_mask=[True, True, False],
         )
         grad_cells, grad_weight, grad_bias = _normalize_backward(
             _relu_backward(canvas.read(grad_image), activation), cells, ctx.statistics, weight

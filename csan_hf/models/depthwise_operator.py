@@ -16,6 +16,26 @@ from torch import Tensor
 from .residual_block import convolve_channels
 
 
+def convolution_gradients(
+    grad: Tensor, image: Tensor, kernel: Tensor, *, groups: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients of the image and kernel of a masked convolution from that of its output."""
+    grad_image, grad_kernel, _ = torch.ops.aten.convolution_backward(
+        grad,
+        image,
+        kernel,
+        bias_sizes=None,
+        stride=[1, 1],
+        padding=[0, kernel.shape[3] // 2],
+        dilation=[1, 1],
+        transposed=False,
+        output_padding=[0, 0],
+        groups=groups,
+        output_mask=[True, True, False],
+    )
+    return grad_image, grad_kernel
+
+
 @torch.library.custom_op("csan_hf::convolve_channels", mutates_args=())
 def depthwise_convolution(image: Tensor, kernel: Tensor) -> Tensor:
     """See `convolve_channels`; the output is channels-last."""
@@ -30,20 +50,8 @@ def _(image: Tensor, kernel: Tensor) -> Tensor:
 
 @torch.library.custom_op("csan_hf::convolve_channels_backward", mutates_args=())
 def _backward(grad: Tensor, image: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of image and kernel from that of the output."""
-    grad_image, grad_kernel, _ = torch.ops.aten.convolution_backward(
-        grad,
-        image,
-        kernel,
-        bias_sizes=None,
-        stride=[1, 1],
-        padding=[0, kernel.shape[3] // 2],
-        dilation=[1, 1],
-        transposed=False,
-        output_padding=[0, 0],
-        groups=image.shape[1],
-        output_mask=[True, True, False],
-    )
+    """See `convolution_gradients`."""
+    grad_image, grad_kernel = convolution_gradients(grad, image, kernel, groups=image.shape[1])
     return _channels_last(grad_image), grad_kernel.contiguous()
 
 
