@@ -297,6 +297,11 @@ def _with_teachers(run: Run, systems: dict[str, Settings], runs: list[Run]) -> R
     )
     if not names:
         return run
+    _require(
+        "teachers" not in run.recipe.get("training", {}),
+        f"systems.{run.system}: teachers are systems of the suite or models of "
+        "training.teachers, not both: leave one out.",
+    )
     teachers = tuple(other for other in runs if other.data == run.data and other.system in names)
     # Their names: folders would differ where a suite has been moved
     taught = {"training": {"teachers": [teacher.name for teacher in teachers]}}

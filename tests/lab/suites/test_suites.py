@@ -139,6 +139,10 @@ def test_all_seeds_of_a_system_teach(tmp_path):
             {"systems": {"x": {}, "y": {"teachers": ["x"]}, "z": {"teachers": ["y"]}}},
             r"systems\.z\.teachers must list systems that have no teachers themselves \(x\)",
         ),
+        (
+            {"systems": {"x": {}, "y": {"teachers": ["x"], "training": {"teachers": ["z"]}}}},
+            r"systems\.y: teachers are systems of the suite or models of training\.teachers",
+        ),
         ({"metric": "comet"}, "a suite compares hypotheses with references, comet needs more"),
         (
             {"tables": {"dev": {"two": "validation"}}},
