@@ -48,10 +48,10 @@ def holds_credential(text: str, known: set[str] | None = None) -> bool:
     a known service.
     """
     known = _known_here() if known is None else known
-    return any(
-        _FORMS.search(form) or any(secret in form for secret in known)
-        for form in {text, unquote(text)}
-    )
+    for form in (text, unquote(text)):
+        if _FORMS.search(form) or any(secret in form for secret in known):
+            return True
+    return False
 
 
 def _known_here() -> set[str]:

@@ -77,7 +77,9 @@ def save_methods(config: models.CsanConfig, directory: str | os.PathLike) -> Non
     code = Path(directory, "configuration_csan.py")
     if not code.is_file():
         return
-    used = {type(method) for locality in config.localities() for method in locality.methods}
+    used: set[type] = set()
+    for locality in config.localities():
+        used.update(map(type, locality.methods))
     for method in filter(used.__contains__, method_classes()):
         file = Path(getattr(sys.modules[method.__module__], "__file__", None) or "")
         is_of_package = file.parent == _PACKAGE

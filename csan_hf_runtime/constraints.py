@@ -263,10 +263,9 @@ class Constraints:
         chosen_scores = take(scores, onward)
         chosen_scores[onward < 0] = LOW
         onward = onward.clip(min=0)
-        self._of_beams = [
-            [candidates[number] for number in row]
-            for candidates, row in zip(self._of_candidates, onward.tolist(), strict=True)
-        ]
+        self._of_beams = []
+        for candidates, row in zip(self._of_candidates, onward.tolist(), strict=True):
+            self._of_beams.append([candidates[number] for number in row])
         return chosen_scores, onward
 
     def select(self, rows: np.ndarray) -> None:

@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -111,7 +112,7 @@ class Generation(Settings):
         """Raises `ValueError`, which begins with `place`, where a setting names a token beyond a
         vocabulary of `size`.
         """
-        words = {"bad_words_ids": [token for word in self.bad_words_ids for token in word]}
+        words = {"bad_words_ids": [*chain.from_iterable(self.bad_words_ids)]}
         for name in _TOKENS:
             tokens = _tokens(words.get(name, getattr(self, name)))
             if beyond := tokens[tokens >= size].tolist():

@@ -102,7 +102,9 @@ class Graphs:
             ) from error
         encoder_inputs = {node.name for node in sessions[0].get_inputs()}
         decoder_inputs = {node.name for node in sessions[1].get_inputs()}
-        of_source = {node.name for session in sessions[2:] for node in session.get_outputs()}
+        of_source: set[str] = set()
+        for session in sessions[2:]:
+            of_source.update(node.name for node in session.get_outputs())
         other_inputs = {
             name for name in decoder_inputs if _is_of_source(name) or not name.startswith(PAST)
         }

@@ -271,7 +271,10 @@ def beam_search(
             constraints.select(left)
         if len(left):
             decoder.keep(rows[left].reshape(-1), left)
-    return [[hypothesis for _, hypothesis in best[: beams.returned]] for best in ended]
+    results = []
+    for best in ended:
+        results.append([hypothesis for _, hypothesis in best[: beams.returned]])
+    return results
 
 
 class _Continuations(NamedTuple):

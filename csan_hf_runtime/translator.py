@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -448,10 +448,9 @@ class TextTranslator:
             )
         self._warn_of_omissions(segments, prepared.sentences, results, request)
         if request.options.needs_alignments:
-            batches = [
-                [number for unit in batch for number in unit.translated]
-                for batch in prepared.batches
-            ]
+            batches = []
+            for batch in prepared.batches:
+                batches.append([*chain.from_iterable(unit.translated for unit in batch)])
             results = self._with_alignments(batches, results, request)
         remaining = iter(results)
         translations = []
@@ -637,8 +636,10 @@ class TextTranslator:
         most = options.max_batch_tokens
         if any(len(unit.numbers) > 1 for unit in units):
             most *= _MORE_OF_DOCUMENTS
-        batches = batches_by_length(lengths, most, options.batch_size)
-        return [[units[place] for place in batch] for batch in batches]
+        batches = []
+        for places in batches_by_length(lengths, most, options.batch_size):
+            batches.append([units[place] for place in places])
+        return batches
 
     def _encoded(self, unit: _Unit, segments: Sequence[str], request: _Request) -> list[int]:
         """The tokens of a unit: those of its lines, with marks between them."""
@@ -925,14 +926,14 @@ class TextTranslator:
         request: _Request,
     ) -> None:
         """Warns of sentences that the best translations hardly attend to."""
-        batches = [
-            [unit.numbers[0] for unit in batch]
-            for batch in self._batches(_alone(sentences), segments, request)
-        ]
-        pairs = [
-            [(segments[number], results[number][0].translation_text) for number in batch]
-            for batch in batches
-        ]
+        batches = []
+        pairs = []
+        for units in self._batches(_alone(sentences), segments, request):
+            numbers = [unit.numbers[0] for unit in units]
+            batches.append(numbers)
+            pairs.append(
+                [(segments[number], results[number][0].translation_text) for number in numbers]
+            )
         for batch, alignments in zip(batches, self._aligned(pairs, request), strict=True):
             for number, alignment in zip(batch, alignments, strict=True):
                 for place in uncovered_sentences(alignment, sentences[number]):

@@ -809,13 +809,11 @@ def _encode_anew(
 ) -> dict[str, list[Any]]:
     encoded = _encode(batch, tokenizers, limits={})
     sides = zip(("input_ids", "labels"), longest, strict=True)
-    return {
-        name: [
-            new if len(new) <= limit else old
-            for new, old in zip(encoded[name], batch[name], strict=True)
-        ]
-        for name, limit in sides
-    }
+    columns = {}
+    for name, limit in sides:
+        both = zip(encoded[name], batch[name], strict=True)
+        columns[name] = [new if len(new) <= limit else old for new, old in both]
+    return columns
 
 
 def _truncate(ids: list[int], limit: int | None) -> list[int]:

@@ -87,7 +87,7 @@ def resample(
             np.float64
         )
         sums = (weights @ stacked).reshape(stop - start, number, -1)
-        draws[start:stop] = [[metric.score(counts) for counts in row] for row in sums]
+        draws[start:stop] = np.apply_along_axis(metric.score, 2, sums)
     return Resampled(np.array([metric.score(run.sum(axis=0)) for run in runs]), draws)
 
 

@@ -162,7 +162,7 @@ def _show_weights(axes: Axes, weights: Tensor, aspect: Literal["equal", "auto"])
 
 
 def _shades(shares: np.ndarray) -> Colormap:
-    colours = [tuple(1 - (1 - channel) * share for channel in to_rgb(_SEEN)) for share in shares]
+    colours = 1 - np.outer(shares, 1 - np.array(to_rgb(_SEEN)))
     return ListedColormap(colours).with_extremes(bad=_UNSEEN)
 
 

@@ -319,7 +319,7 @@ def task_of(config: dict[str, Any]) -> str:
 
 def _metrics(task: str, scores: dict[str, Any]) -> Sequence[CardMetric]:
     """Returns the metrics that were measured; of a translation the usual ones where none were."""
-    measured = {key for entry in scores.values() for key in entry}
+    measured: set[str] = set().union(*scores.values())
     if task == "translation":
         from ..evaluation.metrics import DEFAULT_METRICS, metrics_in  # which need an extra
 

@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """Descriptions of networks in model cards: a CSAN's locality, a Pervasive Attention's grid."""
 
+import itertools
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def short_name(config: dict[str, Any]) -> str:
     """Names the kind of model as the papers do: `2D-CSAN (3×11)`, `Transformer`..."""
     localities = [locality for _, locality, _ in _groups(_as_config(config))]
     localities.sort(key=lambda locality: -locality.area.head_area)  # the largest area first
-    methods = [method for locality in localities for method in locality.methods]
+    methods = itertools.chain.from_iterable(locality.methods for locality in localities)
     name = next(filter(None, map(_csan_name, localities)), "Transformer")
     labels = dict.fromkeys(
         method.key.replace("_", " ") if method.label is None else method.label for method in methods

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -28,7 +29,7 @@ def _to_int8(path: Path) -> None:
     quantised = _Int8Nodes(
         {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     )
-    nodes = [replacement for node in graph.node for replacement in quantised.replace(node)]
+    nodes = [*itertools.chain.from_iterable(map(quantised.replace, graph.node))]
     del graph.node[:]
     graph.node.extend(nodes)
     for name, array in quantised.tensors.items():

@@ -207,12 +207,13 @@ class CsanConfig(Seq2SeqConfig):
 
     def localities(self) -> list[LayerLocality]:
         """The localities of all layers that are local, of all parts."""
-        return [
-            locality
-            for part in PARTS
-            for index in range(len(self.specifications(part)))
-            if (locality := self.layer_locality(part, index)) is not None
-        ]
+        localities = []
+        for part in PARTS:
+            for index in range(len(self.specifications(part))):
+                locality = self.layer_locality(part, index)
+                if locality is not None:
+                    localities.append(locality)
+        return localities
 
     @property
     def position_limit(self) -> int | None:

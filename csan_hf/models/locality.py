@@ -301,6 +301,7 @@ def method_classes() -> list[type[LocalityMethod]]:
 
 def locality_presets() -> dict[str, Mapping[str, Any]]:
     """The presets of all registered methods."""
-    return {
-        name: fields for method in _REGISTRY.values() for name, fields in method.presets.items()
-    }
+    presets: dict[str, Mapping[str, Any]] = {}
+    for method in _REGISTRY.values():
+        presets |= method.presets
+    return presets

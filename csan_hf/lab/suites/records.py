@@ -8,6 +8,7 @@
 import io
 import json
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class SuiteRecords:
     @cached_property
     def _published(self) -> dict[tuple[str, str, int], dict[str, Any]]:
         """Key of a run -> its row."""
-        return {tuple(row[name] for name in _KEY): row for row in self._table.to_pylist()}
+        key_of = itemgetter(*_KEY)
+        return {key_of(row): row for row in self._table.to_pylist()}
 
     @cached_property
     def _translations(self) -> dict[tuple[str, str, int, str], list[str]]:

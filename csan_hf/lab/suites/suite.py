@@ -357,10 +357,11 @@ def _lengths(
     )
     columns = tables[title]
     data, single = columns.get("1", ("", ()))
-    expected = {name: (data, tuple(f"{split}_x{name}" for split in single)) for name in columns}
-    expected["1"] = (data, single)
+    expected: Columns = {"1": (data, single[:1])}
+    for name in columns.keys() - {"1"}:
+        expected[name] = (data, tuple(f"{split}_x{name}" for split in single))
     _require(
-        len(single) == 1 and columns == expected,
+        columns == expected,
         f"lengths: columns of {title!r} must be numbers of sentences joined: 1 with a split, the "
         "others with its SPLIT_xNUMBER.",
     )
