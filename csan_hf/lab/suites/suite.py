@@ -298,7 +298,7 @@ def _with_teachers(run: Run, systems: dict[str, Settings], runs: list[Run]) -> R
     if not names:
         return run
     _require(
-        "teachers" not in run.recipe.get("training", {}),
+        "teachers" not in (run.recipe.get("training") or {}),
         f"systems.{run.system}: teachers are systems of the suite or models of "
         "training.teachers, not both: leave one out.",
     )
