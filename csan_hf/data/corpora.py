@@ -653,10 +653,12 @@ def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
 
 
 def _caseless(text: str) -> str:
-    """The text without case, Unicode form and widths of white space, which tokenizers may ignore;
-    of no particular tokenizer, so that all systems are compared on the same validation set.
+    """The text without case, Unicode form, widths of white space and invisible characters, which
+    tokenizers may ignore; of no particular tokenizer, so that all systems are compared on the same
+    validation set.
     """
-    compatible = unicodedata.normalize("NFKD", text).casefold().replace("’", "'")
+    visible = re.sub("[\u00ad\u200b-\u200f\u2060\ufeff]", "", text)
+    compatible = unicodedata.normalize("NFKD", visible).casefold().replace("’", "'")
     return " ".join(unicodedata.normalize("NFKC", compatible).split())
 
 

@@ -123,6 +123,8 @@ def _check_same_experiment(recipe: Recipe, output: Path) -> None:
     now = recipe.values()
     changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
     fixed = [key for key in changed if affected_by(key) & Affects.TRAINING]
+    if now["data.unlabelled"]:  # which leaves out texts of test sets
+        fixed += [key for key in changed if key.startswith("data.test")]
     newest = next(whole_checkpoints(output), None)
     # The recipe would not say what made these weights
     is_behind = newest is not None and 0 < now["training.max_steps"] < checkpoint_step(newest)

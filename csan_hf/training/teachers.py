@@ -41,12 +41,13 @@ from .unlabelled import WEIGHT, Unlabelled, translated_pairs, with_weights
 TOKENS = "teacher_tokens"
 PROBABILITIES = "teacher_probabilities"
 COLUMNS = {TOKENS: np.int32, PROBABILITIES: np.float16}
-"""Columns of taught pairs and the type of their numbers, [target tokens, K] as bytes."""
+"""Column of taught pairs -> type of its array [target tokens, K], which is stored as bytes."""
 
 _ROWS_AT_ONCE = 1_000
 _ROWS_IN_PART = 20_000
 """Rows of a part of the cache; an interrupted run loses no more than one."""
 _TOKENS_IN_BATCH = 4096
+_LOGITS_IN_BATCH = 2**27
 
 
 class Teacher(TypedDict):
@@ -119,7 +120,7 @@ class _CachedAnswers:
     def with_distributions(self, pairs: Dataset) -> Dataset:
         """Returns pairs with `COLUMNS`."""
         args = self.args
-        columns = self._kept(
+        parts = self._kept(
             _distributions,
             pairs.select_columns(["input_ids", "labels"]),
             key=describe_dataset(pairs)["sha256"],
@@ -127,14 +128,14 @@ class _CachedAnswers:
             notice=f"Asking the teachers about {len(pairs):,} pairs",
             args=args,
         )
-        return concatenate_datasets([pairs, columns], axis=1)
+        return concatenate_datasets([pairs, concatenate_datasets(parts)], axis=1)
 
     def translated(self, unlabelled: Unlabelled, training_pairs: Dataset) -> Dataset:
         """Returns the `translated_pairs` of sources, no longer than training pairs."""
         limits = unlabelled.limits(training_pairs)
         n_best = self.args.teacher_n_best
         vocabulary = self.tokenizers.digest()
-        pairs = self._kept(
+        parts = self._kept(
             translated_pairs,
             Dataset.from_dict({"source": unlabelled.sources}),
             key=unlabelled.describe()["sha256"],
@@ -144,6 +145,13 @@ class _CachedAnswers:
             n_best=n_best,
             limits=limits,
         )
+        if not parts:
+            raise RecipeError(
+                "data.unlabelled: no source gives a training pair. They stand in the corpus, "
+                "have unknown letters, or they or their translations are longer than its "
+                "pairs: leave it out."
+            )
+        pairs = concatenate_datasets(parts)
         notify(f"Sources without translations give {len(pairs):,} further training pairs.")
         return pairs
 
@@ -157,10 +165,10 @@ class _CachedAnswers:
         notice: str,
         features: Features | None = None,
         **options: Any,
-    ) -> Dataset:
-        """Returns `rows.map(function)`, from the cache where it is there.
-
-        It is kept in parts, so that an interrupted run goes on and processes share the work."""
+    ) -> list[Dataset]:
+        """Returns `rows.map(function)`, from the cache where it is there, in parts that have rows:
+        an interrupted run goes on after the last one, and processes share the work.
+        """
         digests = [teacher["sha256"] for teacher in self.teachers]
 
         def make(folder: Path, start: int, end: int) -> Dataset:
@@ -193,14 +201,7 @@ class _CachedAnswers:
         for start in starts[self.args.process_index :: self.args.world_size]:
             part_from(start)
         # All of them: those of other processes are waited for
-        parts = [part for part in map(part_from, starts) if part is not None]
-        if not parts:
-            raise RecipeError(
-                "data.unlabelled: no source gives a training pair. They stand in the corpus, "
-                "have unknown letters, or they or their translations are longer than its "
-                "pairs: leave it out."
-            )
-        return concatenate_datasets(parts)
+        return [part for part in map(part_from, starts) if part is not None]
 
 
 def check_teachers(names: Sequence[str]) -> None:
@@ -217,26 +218,26 @@ def _refusing(name: str) -> AbstractContextManager[None]:
 def _load_teachers(
     args: TranslationTrainingArguments, tokenizers: TokenizerPair, longest: int
 ) -> tuple[PreTrainedModel, list[Teacher]]:
-    """Loads the teachers of texts of up to `longest` tokens as one model; code of their own does
-    not run.
+    """Loads the teachers as one model, without running code of their own; texts have up to
+    `longest` tokens.
     """
     models = []
     teachers = []
     for name in args.teachers or ():
         with _refusing(name), reading_folder_or_name(name, "model"):
-            model, own_tokenizers = load_translation_model(
+            model, teacher_tokenizers = load_translation_model(
                 name, device=str(args.device), progress=False
             )
-            if _vocabularies(own_tokenizers) != _vocabularies(tokenizers):
+            if _vocabularies(teacher_tokenizers) != _vocabularies(tokenizers):
                 raise ValueError(
                     f"it has other vocabularies than this run. With tokenizer: {name} the student "
                     "has the same"
                 )
-            most = fixed_positions(model)
-            if most is not None and longest > most:
+            positions = fixed_positions(model)
+            if positions is not None and longest > positions:
                 raise ValueError(
-                    f"it has positions for {most} tokens, and a training text has {longest}: lower "
-                    "data.max_source_length and data.max_target_length"
+                    f"it has positions for {positions} tokens, and a training text has {longest}: "
+                    "lower data.max_source_length and data.max_target_length"
                 )
             teachers.append(Teacher(name=str(public_name(name)), sha256=_digest(name, model)))
         models.append(model)
@@ -277,33 +278,43 @@ def _distributions(
     lengths = [
         max(len(source), len(target)) for source, target in zip(sources, labels, strict=True)
     ]
-    size = len(tokenizers.target)
+    vocabulary_size = len(tokenizers.target)
     columns = {name: [b""] * len(labels) for name in COLUMNS}
-    for numbers in batches_by_length(lengths, _TOKENS_IN_BATCH):
+    tokens_in_batch = min(_TOKENS_IN_BATCH, _LOGITS_IN_BATCH // vocabulary_size)
+    for places in batches_by_length(lengths, tokens_in_batch):
         batch = padded_batch(
-            [sources[number] for number in numbers],
-            [labels[number] for number in numbers],
+            [sources[place] for place in places],
+            [labels[place] for place in places],
             tokenizers.source.pad_token_id or 0,
         )
         batch = {name: values.to(args.device) for name, values in batch.items()}
         with torch.autocast(args.device.type, torch.bfloat16, enabled=bool(args.bf16)):
-            logits = model(**batch).logits[..., :size].float()
+            logits = model(**batch).logits[..., :vocabulary_size].float()
         distribution = (logits / args.teacher_temperature).softmax(dim=-1)
         if not distribution.isfinite().all():
             raise RecipeError(
                 "training.teachers: their probabilities are no numbers: a weight of one is "
                 "infinite, or training.teacher_temperature too small."
             )
-        likeliest = distribution.topk(min(args.teacher_top_k, size))
-        kept = {
+        likeliest = distribution.topk(min(args.teacher_top_k, vocabulary_size))
+        tensors = {
             TOKENS: likeliest.indices,
             PROBABILITIES: likeliest.values / likeliest.values.sum(dim=-1, keepdim=True),
         }
-        for name, values in kept.items():
-            array = values.cpu().numpy().astype(COLUMNS[name])
-            for row, number in zip(array, numbers, strict=True):
-                columns[name][number] = row[: len(labels[number])].tobytes()
+        for name, tensor in tensors.items():
+            array = tensor.cpu().numpy().astype(COLUMNS[name])
+            for row, place in zip(array, places, strict=True):
+                columns[name][place] = row[: len(labels[place])].tobytes()
     return columns
+
+
+def blank_distributions(rows: Mapping[str, Any], top_k: int) -> dict[str, list[bytes]]:
+    """Returns `COLUMNS` of zeros for pairs, which cost the loss what those of teachers do."""
+    numbers = [len(labels) * top_k for labels in rows["labels"]]
+    return {
+        name: [bytes(number * np.dtype(kind).itemsize) for number in numbers]
+        for name, kind in COLUMNS.items()
+    }
 
 
 # ---- batches
@@ -333,17 +344,17 @@ class TeacherCollator:
         batch = self.collate(pairs)
         is_label = batch["labels"].ne(IGNORED_LABEL)
         for name, content in contents.items():
-            numbers = torch.from_numpy(np.frombuffer(content, COLUMNS[name]))
-            numbers = numbers.reshape(int(is_label.sum()), -1)
-            padded = numbers.new_zeros(*is_label.shape, numbers.shape[-1])
-            padded[is_label] = numbers
+            values = torch.from_numpy(np.frombuffer(content, COLUMNS[name]))
+            values = values.reshape(int(is_label.sum()), -1)
+            padded = values.new_zeros(*is_label.shape, values.shape[-1])
+            padded[is_label] = values
             batch[name] = padded
         return batch
 
 
 def take_teaching(inputs: dict[str, Any]) -> TaughtLabels:
-    """Takes `COLUMNS` and `WEIGHT` out of the inputs of a model, and returns the labels, with them
-    if they are there.
+    """Returns the labels of a model's inputs with `COLUMNS` and `WEIGHT`, which it takes out of the
+    inputs if they are there.
     """
     labels = inputs["labels"]
     weights = inputs.pop(WEIGHT, None)

@@ -4,13 +4,16 @@ have no translations, and a student learns of these pairs as of others.
 """
 
 import dataclasses
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import torch
 from datasets import Dataset, concatenate_datasets
 from transformers import PreTrainedModel
 
@@ -66,7 +69,8 @@ def translated_pairs(
 
     Args:
         rows: The sources, column `source`.
-        model: What translates them, in evaluation mode.
+        model: What translates them, in evaluation mode; draws no samples from now on, and has no
+            forced end.
         tokenizers: Its tokenizers.
         n_best: Translations of each source.
         limits: Limits of training pairs.
@@ -75,10 +79,11 @@ def translated_pairs(
         The columns of training pairs, and `WEIGHT`: the probability of the translation, divided by
         the sum of those of its source that are left.
     """
-    # What has not ended is then one token over the limit with its end, and dropped
+    # A translation that has not ended is then too long with its end, and dropped
     model.generation_config.forced_eos_token_id = None
+    model.generation_config.do_sample = False
     engine = torch_engine(model, tokenizers)
-    _, generation = engine.defaults(None, None)
+    _, generation = engine.defaults(source_lang=None, target_lang=None)
     unknown = engine.source.unknown_pieces(rows["source"], generation.source_characters)
     encoded = map(engine.source.encode, rows["source"])
     sources = [
@@ -93,20 +98,22 @@ def translated_pairs(
         split_sentences="never",
         max_new_tokens=limits.max_target_length,
     )
-    probabilities: dict[tuple[str, str], float] = {}  # as multiples of the best, against underflow
+    log_probabilities: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
     for source, hypotheses in zip(sources, translations, strict=True):
-        best = max(hypothesis.log_probability for hypothesis in hypotheses)
         for hypothesis in hypotheses:
             if hypothesis.text:
-                probability = math.exp(hypothesis.log_probability - best)
-                probabilities[source, hypothesis.text] = probability
-    pairs = [{"source": source, "target": target} for source, target in probabilities]
+                pair = (source, hypothesis.text)
+                # Several sequences of tokens may have one text
+                log_probabilities[pair] = np.logaddexp(
+                    log_probabilities[pair], hypothesis.log_probability
+                )
+    pairs = [{"source": source, "target": target} for source, target in log_probabilities]
     columns = tokenize_rows(pairs, tokenizers, limits).to_dict()
-    kept_pairs = list(zip(columns["source"], columns["target"], strict=True))
-    sums: dict[str, float] = defaultdict(float)
-    for source, target in kept_pairs:
-        sums[source] += probabilities[source, target]
-    weights = [probabilities[pair] / sums[pair[0]] for pair in kept_pairs]
+    kept_pairs = zip(columns["source"], columns["target"], strict=True)
+    weights: list[float] = []
+    for _, pairs_of_source in itertools.groupby(kept_pairs, key=itemgetter(0)):
+        logarithms = [log_probabilities[pair] for pair in pairs_of_source]
+        weights += torch.tensor(logarithms, dtype=torch.float64).softmax(dim=0).tolist()
     return {**columns, WEIGHT: weights}
 
 

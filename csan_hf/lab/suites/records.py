@@ -115,7 +115,9 @@ class SuiteRecords:
         )
 
     def check(self) -> None:
-        """Raises `RecipeError` if a run, finished or not, has what another recipe trained."""
+        """Raises `RecipeError` if a run, finished or not, has what another recipe trained, or
+        teachers that are no longer there taught it.
+        """
         for run in self.runs:
             recipe = self.recipe(run)
             if recipe is None:
@@ -127,6 +129,12 @@ class SuiteRecords:
                 raise RecipeError(
                     f"{folder} was trained by another recipe than the suite now "
                     f"has for {run.name}: choose another folder, or delete that one."
+                )
+            unfinished = [teacher for teacher in run.teachers if not self.is_finished(teacher)]
+            if unfinished and self.is_finished(run):
+                raise RecipeError(
+                    f"{folder} is finished, but not its teacher {unfinished[0].name}: delete "
+                    "the student, too, which another one taught."
                 )
 
 

@@ -20,6 +20,7 @@ from csan_hf.training.dry_run import counted_flops
 from csan_hf.training.errors import refusing
 from csan_hf.training.plan import resolve
 from csan_hf.training.recipe import Recipe
+from csan_hf.training.teachers import blank_distributions
 from csan_hf.training.trainer import TranslationTrainer
 
 SPEEDS = "speeds.json"
@@ -130,11 +131,19 @@ def _build_trainers(
             plan = resolve(replace(recipe, output_dir=os.path.join(folder, name), training=silent))
             prepared = plan.prepare_corpus()
             model = plan.build_model(prepared)
+        pairs = prepared.splits["train"]
+        if plan.arguments.teachers:  # not trained yet
+            pairs = pairs.map(
+                blank_distributions,
+                batched=True,
+                keep_in_memory=True,
+                fn_kwargs={"top_k": plan.arguments.teacher_top_k},
+            )
         trainers[name] = TranslationTrainer(
             model,
             plan.arguments,
             tokenizers=prepared.tokenizers,
-            train_dataset=prepared.splits["train"],
+            train_dataset=pairs,
             eval_dataset=prepared.splits.get("validation"),
         )
         held_out[name] = {

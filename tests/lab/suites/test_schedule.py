@@ -5,6 +5,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -103,6 +104,9 @@ def test_runs_wait_for_their_teachers(tmp_path, monkeypatch):
         assert (option, json.loads(folders)) == ("--training.teachers", list(map(str, teachers)))
         began = (folder / "arguments").stat().st_mtime_ns
         assert all((teacher / FINISHED).stat().st_mtime_ns < began for teacher in teachers)
+    shutil.rmtree(teachers[0])
+    with pytest.raises(RecipeError, match="finished, but not its teacher plain, one, seed 1"):
+        train_all(suite, Path(tmp_path.name))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -9,6 +9,7 @@ from system.training.test_metrics_in_training import tiny_recipe
 
 from csan_hf.lab.suites import training_speed
 from csan_hf.training.errors import RecipeError
+from csan_hf.training.teachers import COLUMNS
 from csan_hf.training.trainer import TranslationTrainer
 
 
@@ -39,6 +40,22 @@ def test_updates_are_those_of_training(tmp_path, monkeypatch):
     assert speed.relative == 1.0
     assert min(speed.scoring, speed.evaluation) > 0
     assert speed.run_seconds(recipe) > 4 * speed.seconds
+
+
+def test_the_loss_of_a_student_has_its_teachers_part(tmp_path, monkeypatch):
+    seen = []
+    step = TranslationTrainer.training_step
+
+    def training_step(trainer, model, batch, num_items_in_batch):
+        seen.append({name: tuple(batch[name].shape) for name in ("labels", *COLUMNS)})
+        return step(trainer, model, batch, num_items_in_batch)
+
+    monkeypatch.setattr(TranslationTrainer, "training_step", training_step)
+    recipe = tiny_recipe(tmp_path, "--max_tokens 400 --teachers not_trained_yet --teacher_top_k 3")
+    training_speed.measure_speed({"student": recipe})
+    for shapes in seen:
+        labels = shapes["labels"]
+        assert shapes == {"labels": labels, **dict.fromkeys(COLUMNS, (*labels, 3))}
 
 
 def test_no_system_pays_for_the_one_before(monkeypatch):

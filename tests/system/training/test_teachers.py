@@ -215,9 +215,12 @@ def test_an_interrupted_run_asks_for_the_rest_alone(
 
 
 def make_ending_marian(tokenizers, seed):
-    """An untrained model whose translations are short, and not the same for all sources."""
+    """An untrained model whose translations are short, and not the same for all sources; users
+    draw samples from it.
+    """
     torch.manual_seed(seed)
     model = tiny_marian(len(tokenizers.target))
+    model.generation_config.do_sample = True
     model.final_logits_bias[0, tokenizers.target.eos_token_id] = 5
     for name, weight in model.named_parameters():
         if weight.ndim == 2 and "position" not in name:
@@ -230,13 +233,14 @@ def candidates_of_generate(folders, source, tokenizers):
     ensemble = EnsembleForConditionalGeneration.from_pretrained(folders)
     ids = tokenizers.source([source], return_tensors="pt")["input_ids"]
     candidates = {}
-    for row in ensemble.generate(ids, num_beams=N_BEST, num_return_sequences=N_BEST):
+    options = {"num_beams": N_BEST, "num_return_sequences": N_BEST, "do_sample": False}
+    for row in ensemble.generate(ids, **options):
         length = row.tolist().index(tokenizers.target.eos_token_id)
         labels = row[None, 1 : length + 1]
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
         probabilities = predictions_in_float64(folders, batch).gather(1, labels.T)
         text = tokenizers.target.decode(labels[0], skip_special_tokens=True).strip()
-        candidates[text] = max(candidates.get(text, 0), probabilities.prod().item())
+        candidates[text] = candidates.get(text, 0) + probabilities.prod().item()
     candidates.pop("", None)
     return candidates
 
@@ -335,6 +339,9 @@ def test_a_resumed_run_ends_alike_without_its_teachers(words, tmp_path, capsys, 
     cut()
     for name in names:
         shutil.move(tmp_path / name, tmp_path / f"moved_{name}")
+    if unlabelled:  # of which test sets are left out
+        with pytest.raises(RecipeError, match=r"data\.test_size: \d+ there, 9 here"):
+            train_from_recipe(parse(f"{words} --test_size 9"))
     assert train_from_recipe(parse(words))["teachers"] == results["teachers"]
     assert "Asking" not in capsys.readouterr().err
     assert_weights(AutoModelForSeq2SeqLM.from_pretrained(last), whole)
