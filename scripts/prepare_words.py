@@ -21,7 +21,7 @@ from csan_hf.data.readers import table_pairs
 from csan_hf_runtime.command_line import run
 from csan_hf_runtime.text_files import write_lines
 
-# The task's name of a language, and that of simplemma
+# The task's name of a language -> simplemma's
 SIMPLEMMA = {
     "arm_e": "hy",
     "bul": "bg",
@@ -31,36 +31,36 @@ SIMPLEMMA = {
     "hbs_latn": "hbs",
     "hun": "hu",
 }
-# Those that simplemma does not have, and their names in wordfreq
+# Those that simplemma does not have -> their names in wordfreq
 WORDFREQ = {"jpn_hira": "ja", "kor": "ko", "vie_hanoi": "vi"}
 composed = partial(normalize, "NFC")
 
 
-def prepare_words(data_dir: Path, /, *, words: int = 10_000) -> None:
+def prepare_words(data_dir: Path, /, *, count: int = 10_000) -> None:
     """Write LANGUAGE_words.txt for each language.
 
     Args:
         data_dir: folder of the task's files, LANGUAGE_train.tsv and so on
-        words: words of a language, drawn from those that have only letters of its training words
+        count: words of each language; drawn if there are more
     """
     dictionaries = DefaultDictionaryFactory()
     for language, code in SIMPLEMMA.items():
         lemma_of = dictionaries.get_dictionary(code)
-        write_words(data_dir, language, [*lemma_of.keys(), *lemma_of.values()], words)
+        write_words(data_dir, language, [*lemma_of.keys(), *lemma_of.values()], count)
     for language, code in WORDFREQ.items():
-        write_words(data_dir, language, wordfreq.iter_wordlist(code), words)
+        write_words(data_dir, language, wordfreq.iter_wordlist(code), count)
 
 
 def write_words(data_dir: Path, language: str, candidates: Iterable[str], count: int) -> None:
-    """Write words of at least two letters."""
+    """Write words of at least two letters, all of them letters of training words."""
     training_words = table_pairs(data_dir / f"{language}_train.tsv", ("0", "1"))
     letters = set("".join(composed(pair["source"]) for pair in training_words))
     normalized = {composed(word) for word in candidates}
-    spelled = sorted(word for word in normalized if len(word) > 1 and letters.issuperset(word))
-    drawn = random.Random(1).sample(spelled, k=min(count, len(spelled)))
+    spellable = sorted(word for word in normalized if len(word) > 1 and letters.issuperset(word))
+    drawn = random.Random(1).sample(spellable, k=min(count, len(spellable)))
     path = data_dir / f"{language}_words.txt"
     write_lines(path, sorted(drawn))
-    print(f"{path.name}: {len(drawn)} of {len(spelled)} words")
+    print(f"{path.name}: {len(drawn)} of {len(spellable)} words")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
-"""Documents: texts of several lines, from files that hold a line in each line and a blank one
-between documents.
-"""
+"""Documents: texts of several lines, in files with a blank line between documents."""
 
 import itertools
 import random
@@ -29,14 +27,14 @@ def document_pairs(source: Path, target: Path) -> Iterator[dict[str, str]]:
     Raises:
         ValueError: A document has no partner, or another number of lines; the message names it.
     """
-    paths = (source, target)
-    documents = itertools.zip_longest(*map(_documents, paths), fillvalue=[])
-    for number, sides in enumerate(documents, 1):
-        if len({*map(len, sides)}) > 1:
-            places = " and ".join(map(_place_of, paths, sides))
+    documents: Iterator[tuple[NumberedLines, NumberedLines]] = itertools.zip_longest(
+        _documents(source), _documents(target), fillvalue=[]
+    )
+    for number, (source_lines, target_lines) in enumerate(documents, 1):
+        if len(source_lines) != len(target_lines):
+            places = f"{_place_of(source, source_lines)} and {_place_of(target, target_lines)}"
             raise ValueError(f"document {number}: {places}; both need the same")
-        source_text, target_text = map(_text_of, sides)
-        yield {"source": source_text, "target": target_text}
+        yield {"source": _text_of(source_lines), "target": _text_of(target_lines)}
 
 
 def read_documents(source: Path | str, reference: Path | str) -> tuple[list[str], list[str]]:
@@ -46,8 +44,7 @@ def read_documents(source: Path | str, reference: Path | str) -> tuple[list[str]
 
 
 def read_translations(path: Path | str, source: Path | str) -> list[str]:
-    """Reads translations of a file's documents: as many lines as it has, or those of its documents
-    one after the other without blank ones between them.
+    """Reads translations of the documents of `source`, with its blank lines or without any.
 
     Raises:
         ValueError: The translations have another number of lines.
@@ -98,7 +95,7 @@ def lines_alone(rows: Dataset) -> Dataset:
     """The lines of documents, columns source and target, a pair in each row."""
     columns = {}
     for name in ("source", "target"):
-        columns[name] = [line for text in rows[name] for line in text.split(LINE_FEED)]
+        columns[name] = LINE_FEED.join(rows[name]).split(LINE_FEED)
     return Dataset.from_dict(columns, features=rows.features)
 
 
@@ -147,15 +144,15 @@ def _random_limits(
     sizes: Sequence[int], longest: int | None, generator: random.Random
 ) -> Iterator[int]:
     """Powers of two, from the size of a line to that of all, or the longest allowed."""
-    whole = sum(sizes) if longest is None else min(sum(sizes), longest)
-    line = min(sum(sizes) // len(sizes), whole)
+    largest = sum(sizes) if longest is None else min(sum(sizes), longest)
+    mean = min(sum(sizes) // len(sizes), largest)
     while True:
-        limit = 2 ** generator.randint(line.bit_length() - 1, whole.bit_length())
+        limit = 2 ** generator.randint(mean.bit_length() - 1, largest.bit_length())
         yield limit if longest is None else min(limit, longest)
 
 
 def _spans(sizes: Sequence[int], limits: Iterator[int]) -> Iterator[tuple[int, int]]:
-    """First and last places of pieces within their limits; a larger line is one alone."""
+    """Start and end of each piece within its limit; a larger line stands alone."""
     start = 0
     total = 0
     limit = next(limits)

@@ -18,8 +18,7 @@ def joined(rows: Dataset, counts: Iterable[int], separator: str) -> Dataset:
 
     Args:
         rows: Columns source and target.
-        counts: How many pairs each text takes; those that are left at the end are too few for the
-            next, and go.
+        counts: Pairs in each text; a last, incomplete text is left out.
         separator: What stands between them; a line feed = they are lines, blank or not.
     """
     rows = rows.select_columns(["source", "target"])
@@ -39,7 +38,7 @@ def random_counts(most: int, seed: int) -> Iterator[int]:
 
 
 def _join(texts: Sequence[str], separator: str) -> str:
-    """Joins texts, or the first references of several texts, the second..."""
+    """Joins texts, reference by reference."""
     variants = zip(*(text.split(VARIANTS) for text in texts), strict=True)
     return VARIANTS.join(_join_variant(variant, separator) for variant in variants)
 

@@ -40,8 +40,8 @@ def find_parts(args: DataArguments, split: str, patterns: str | Sequence[str]) -
 
 
 def find_unlabelled(args: DataArguments) -> list[Part]:
-    """Returns the files of `args.unlabelled` in the source language, plain text as both sides;
-    missing ones are a `ValueError`.
+    """Returns the files of `args.unlabelled` in the source language, plain text twice, as each part
+    has two sides; missing ones are a `ValueError`.
     """
     parts: list[Part] = []
     for pattern in args.unlabelled_patterns:
@@ -79,7 +79,7 @@ def _path_of(args: DataArguments, pattern: str, lang: str | None) -> Path:
 
 
 def _without_star(args: DataArguments, pattern: str, languages: Sequence[str | None]) -> list[str]:
-    """A pattern for each text that "*" stands for in the files of any language."""
+    """Patterns for what "*" stands for in the files of any language; the pattern without one."""
     before, star, after = pattern.partition("*")
     if not star:
         return [pattern]

@@ -109,6 +109,7 @@ def prepare_corpus(
     """
     cache = cache_folder(args.cache_dir)
     fields = dataclasses.asdict(args)
+    # None of these changes the prepared pairs
     for name in ("cache_dir", "data_dir", "buffer_size", "unlabelled"):
         del fields[name]
     corpus = _digest(fields, content_digests(args), _digest_of_code())
@@ -153,13 +154,12 @@ def prepare_corpus(
 
 
 def kept_dataset(cache: Path, key: object, make: Callable[[Path], Dataset]) -> Dataset | None:
-    """Returns further columns of a split, or further pairs, from the cache where they are there;
-    None for those without rows.
+    """Returns a data set from the cache, made if it is missing; None if it has no rows.
 
     Args:
         cache: Folder of prepared corpora.
-        key: What they depend on, the split included.
-        make: Function of a folder for files in between that makes them.
+        key: All that its content depends on.
+        make: Makes it; takes a folder for temporary files.
 
     Raises:
         OSError: The cache cannot be written.
@@ -170,10 +170,10 @@ def kept_dataset(cache: Path, key: object, make: Callable[[Path], Dataset]) -> D
         work_dir = cache / _WORK / name
         with _alone(cache, work_dir):
             if not folder.is_dir():  # another process may have been first
-                made = make(work_dir)
+                dataset = make(work_dir)
                 (work_dir / _COLUMNS).mkdir()
-                if len(made):
-                    made.save_to_disk(work_dir / _COLUMNS)
+                if len(dataset):
+                    dataset.save_to_disk(work_dir / _COLUMNS)
                 else:  # the library cannot save what has no rows
                     (work_dir / _COLUMNS / _NO_ROWS).touch()
                 _move(work_dir / _COLUMNS, folder)

@@ -1,12 +1,11 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """The residual block's depthwise convolution as an operator of its own, for `torch.compile`.
 
-Inductor takes it as it is. From torch's own convolution it makes a backward pass for each length of
-a source, and none in bf16 behind a gated aggregation (torch 2.13).
+Inductor leaves it as it is. It compiles torch's own convolution anew for each length of a source,
+and fails in bf16 behind a gated aggregation (torch 2.13).
 
 Checkpoints do not carry this file: without csan_hf, `torch.compile` sees torch's convolution.
-
-Shapes: S images, C channels, H rows, W columns, k kernel size."""
+"""
 
 from typing import Any
 

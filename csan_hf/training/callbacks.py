@@ -40,8 +40,8 @@ def evaluations_without_gain(args: TrainingArguments, state: TrainerState, thres
 
 
 class ScoreEarlyStopping(EarlyStoppingCallback):
-    """The library's early stopping, with the count from the log, also of a resumed run, which may
-    have more patience.
+    """The library's early stopping that counts in the log, so that a resumed run keeps its count,
+    also with more patience.
     """
 
     def check_metric_value(

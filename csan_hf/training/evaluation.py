@@ -10,6 +10,7 @@ from datasets import Dataset
 from torch import Tensor
 
 from csan_hf.data import example_lengths
+from csan_hf.models.seq2seq_model import IGNORED_LABEL
 
 
 class Evaluation:
@@ -35,8 +36,8 @@ class Evaluation:
 
     def add_loss(self, mean: float, labels: Tensor) -> None:
         """Adds the mean loss per target token of a batch with labels [B, I]."""
-        tokens = int(labels.ne(-100).sum())
-        if tokens:  # a batch of copies has a loss of 0 / 0
+        tokens = int(labels.ne(IGNORED_LABEL).sum())
+        if tokens:  # the loss of a batch of copies may be 0 / 0
             self._loss += mean * tokens
         self._tokens += tokens
 

@@ -27,8 +27,8 @@ Projection = Callable[[Tensor], Tensor]
 
 
 class TaughtLabels(NamedTuple):
-    """Labels [B, I]; where there are teachers, their likeliest tokens and the probabilities of
-    these [B, I, K], 0 where there is no label; of a weighted pair its weight at each label [B, I].
+    """Labels [B, I]; with teachers their likeliest tokens and the probabilities of these [B, I, K],
+    0 where there is no label, and perhaps weights [B, I]. None may only be followed by None.
     """
 
     labels: Tensor
@@ -86,7 +86,7 @@ class LabelSmoothedCrossEntropy:
         taught = TaughtLabels(labels) if isinstance(labels, Tensor) else labels
         logits = outputs["logits"].flatten(0, 1)
         targets = _flat_targets(taught, logits.device)
-        # In pieces, too, as float32 copies are made of them
+        # In pieces, as `summed` copies logits to float32
         total = sum_in_pieces(self.summed, lambda piece: piece, logits, targets)
         return total / _count(taught, num_items_in_batch, logits.device)
 
@@ -132,7 +132,7 @@ class TrainingLoss(NamedTuple):
         """The loss of the decoder's states [B, I, d], as the criterion's of their logits."""
         flat_states = states.flatten(0, 1)
         targets = _flat_targets(self.taught, states.device)
-        if is_plain(states):  # a GPU would have to be waited for, to know how many there are
+        if is_plain(states):  # elsewhere counting labels would wait for the GPU
             is_label = targets[0].ne(IGNORED_LABEL)
             flat_states = flat_states[is_label]
             targets = [target[is_label] for target in targets]
@@ -165,13 +165,13 @@ def sum_in_pieces(
         targets: [N, ...].
     """
     with torch.enable_grad():
-        nothing = project(states[:0].detach())
+        no_logits = project(states[:0].detach())  # has the width, and the graph to parameters
     logits_at_once = PIECE_ON_CPU if states.device.type == "cpu" else PIECE_ELSEWHERE
-    size = max(1, logits_at_once // nothing.shape[-1])
+    size = max(1, logits_at_once // no_logits.shape[-1])
     if len(states) <= size:
         return summed(project(states), *targets)
     pieces = zip(*(tensor.split(size) for tensor in (states.detach(), *targets)), strict=True)
-    return _add_pieces(summed, project, list(pieces), states, _parameters_of(nothing.grad_fn))
+    return _add_pieces(summed, project, list(pieces), states, _parameters_of(no_logits.grad_fn))
 
 
 @torch.compiler.disable  # the compiler cannot follow gradients within a forward pass

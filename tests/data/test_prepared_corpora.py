@@ -169,7 +169,7 @@ def test_words_without_pronunciations(tmp_path, monkeypatch, capsys):
         write_lines(tmp_path / f"{language}_train.tsv", ["abc\tx y"])
     for language in script["WORDFREQ"]:
         write_lines(tmp_path / f"{language}_train.tsv", ["caf\u00e9\tx", "oak\tx y"])
-    assert run(script["prepare_words"], [str(tmp_path), "--words", "3"]) == 0
+    assert run(script["prepare_words"], [str(tmp_path), "--count", "3"]) == 0
     assert "dut_words.txt: 3 of 5 words\n" in capsys.readouterr().out
     words = (tmp_path / "dut_words.txt").read_text().split()
     assert len(words) == 3

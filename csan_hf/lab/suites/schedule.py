@@ -32,6 +32,7 @@ COMMAND = (sys.executable, "-m", "csan_hf", "train")
 """Command that trains a run; the paths of its recipe and its teachers are appended."""
 INTERVAL = 1.0
 """Seconds between two checks of the runs."""
+# As TranslationProgress of training prints it
 _STEP = re.compile(r"^step (\d+)/(\d+)  ", flags=re.MULTILINE)
 _LIBC: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
@@ -154,7 +155,7 @@ def train_runs(
         records: The suite and its folder.
         jobs: Runs side by side.
         threads: Threads of each run.
-        report: Called when a run begins or ends, and every `INTERVAL`.
+        report: Called every `INTERVAL`, and at the end.
 
     Raises:
         RecipeError: A folder holds what its run's recipe has not trained.

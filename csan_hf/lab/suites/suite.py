@@ -62,8 +62,8 @@ class Run:
         data: Name of the data set.
         system: Name of the system.
         seed: Seed of weights and batches.
-        recipe: Keys and sections of its recipe, without output_dir, and teachers by the names of
-            their runs; of an ensemble its data and its members'.
+        recipe: Its recipe without output_dir, and with teachers by the names of their runs; of an
+            ensemble `data`, and the recipes of its `members`.
         members: Of an ensemble, the runs whose models it combines; it is not trained itself.
         teachers: The runs that must be finished before it, whose models teach it.
     """
@@ -194,7 +194,7 @@ def _expand(content: Settings, chosen: Settings, base: Settings, name: str) -> S
     data = _with_size(content, chosen, "data")
     baseline = content.get("baseline", next(iter(systems)))
     _require(
-        baseline in list(systems),  # a list can be asked for what has no hash, too
+        baseline in list(systems),  # what YAML says may have no hash
         f"the baseline {baseline!r} is not one of the systems {', '.join(systems)}.",
     )
     recipes = {}
