@@ -5,8 +5,6 @@ have no translations, and a student learns of these pairs as of others.
 
 import dataclasses
 import itertools
-import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -98,15 +96,11 @@ def translated_pairs(
         split_sentences="never",
         max_new_tokens=limits.max_target_length,
     )
-    log_probabilities: dict[tuple[str, str], float] = defaultdict(lambda: -math.inf)
+    log_probabilities: dict[tuple[str, str], float] = {}
     for source, hypotheses in zip(sources, translations, strict=True):
         for hypothesis in hypotheses:
             if hypothesis.text:
-                pair = (source, hypothesis.text)
-                # Several sequences of tokens may have one text
-                log_probabilities[pair] = np.logaddexp(
-                    log_probabilities[pair], hypothesis.log_probability
-                )
+                log_probabilities[source, hypothesis.text] = hypothesis.log_probability
     pairs = [{"source": source, "target": target} for source, target in log_probabilities]
     columns = tokenize_rows(pairs, tokenizers, limits).to_dict()
     kept_pairs = zip(columns["source"], columns["target"], strict=True)

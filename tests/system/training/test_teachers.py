@@ -4,7 +4,9 @@ that cannot teach.
 """
 
 import copy
+import dataclasses
 import json
+import math
 import shutil
 
 import numpy as np
@@ -24,8 +26,10 @@ from csan_hf.training.arguments import TranslationTrainingArguments
 from csan_hf.training.checkpoints import list_checkpoints, read_weights
 from csan_hf.training.dry_run import dry_run
 from csan_hf.training.teachers import teach
-from csan_hf.training.unlabelled import Unlabelled
+from csan_hf.training.unlabelled import Unlabelled, translated_pairs
 from csan_hf_runtime.text_files import digest_of_lines, write_lines
+from csan_hf_runtime.texts import Translation
+from csan_hf_runtime.translator import TextTranslator
 
 TOP_K = 7
 WEIGHT = 0.3
@@ -240,7 +244,7 @@ def candidates_of_generate(folders, source, tokenizers):
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
         probabilities = predictions_in_float64(folders, batch).gather(1, labels.T)
         text = tokenizers.target.decode(labels[0], skip_special_tokens=True).strip()
-        candidates[text] = candidates.get(text, 0) + probabilities.prod().item()
+        candidates[text] = max(candidates.get(text, 0), probabilities.prod().item())
     candidates.pop("", None)
     return candidates
 
@@ -278,6 +282,20 @@ def test_pairs_and_weights_are_those_of_the_library_s_search(
         weights = {text: unit * probability for text, probability in candidates.items()}
         assert pair_weights.pop(source) == pytest.approx(weights, rel=1e-4)
     assert not pair_weights, "what is too long is left out"
+
+
+def test_weights_are_shares_of_the_probabilities_of_texts(tokenizers, data_arguments, monkeypatch):
+    """Far below the probability of a blank translation."""
+    hypotheses = [Translation("", log_probability=-1)]
+    for text, probability in (("ein hund", 0.5), ("zwei hunde", 0.25)):
+        log_probability = math.log(probability) - 2000
+        hypotheses.append(Translation(text, log_probability=log_probability))
+    monkeypatch.setattr(TextTranslator, "translate", lambda *_, **options: [hypotheses])
+    limits = dataclasses.replace(data_arguments, max_source_length=50, max_target_length=50)
+    model = tiny_marian(len(tokenizers.target))
+    pairs = translated_pairs({"source": ["a dog"]}, model, tokenizers, n_best=3, limits=limits)
+    assert pairs["target"] == ["ein hund", "zwei hunde"]
+    assert pairs["pair_weight"] == pytest.approx([2 / 3, 1 / 3])
 
 
 @pytest.mark.parametrize("is_forced", [False, True])
