@@ -311,10 +311,11 @@ def _distributions(
 def blank_distributions(rows: Mapping[str, Any], top_k: int) -> dict[str, list[bytes]]:
     """Returns `COLUMNS` of zeros for pairs, which cost the loss what those of teachers do."""
     numbers = [len(labels) * top_k for labels in rows["labels"]]
-    return {
-        name: [bytes(number * np.dtype(kind).itemsize) for number in numbers]
-        for name, kind in COLUMNS.items()
-    }
+    columns = {}
+    for name, kind in COLUMNS.items():
+        size = np.dtype(kind).itemsize
+        columns[name] = [bytes(number * size) for number in numbers]
+    return columns
 
 
 # ---- batches
