@@ -90,7 +90,8 @@ class Graphs:
         files = [Path(directory, name) for name in (ENCODER, DECODER)]
         if missing := [file.name for file in files if not file.is_file()]:
             raise FileNotFoundError(
-                f"{directory} lacks {' and '.join(missing)}: export the model again."
+                f"{directory} is no folder of ONNX graphs, which csan-hf export-onnx writes: it "
+                f"lacks {' and '.join(missing)}."
             )
         if (source := Path(directory, SOURCE)).is_file():
             files.append(source)

@@ -223,7 +223,7 @@ class Page:
 
     def written(self, number: int, translation: str) -> str:
         """Returns the file with the translation of the text."""
-        return f"{translation}\n"
+        return translation if translation.endswith("\n") else f"{translation}\n"
 
 
 def is_page(path: Path | str) -> bool:
@@ -252,7 +252,7 @@ def parse_markup(source: str, kind: Markup) -> MarkedText:
             keeps_lines = kind == "xliff" or open_names["pre"] or open_names["textarea"]
             text += part.content if keeps_lines else _WHITE_SPACES.sub(" ", part.content)
             continue
-        is_separated |= kind == "html" and bool(_BLOCKS.fullmatch(part.name))
+        is_separated |= _is_block(kind, part.name)
         written = source[part.start : following.start]
         if part.kind == "end" and open_names[part.name]:
             name = ""
@@ -282,6 +282,11 @@ class _Part:
     start: int
     name: str = ""
     content: str = ""
+
+
+def _is_block(kind: Markup, name: str) -> bool:
+    """Whether a tag is that of a block, whose text is a line of its own."""
+    return kind == "html" and _BLOCKS.fullmatch(name) is not None
 
 
 _TAG_START = re.compile(r"<(/?)([A-Za-z][^\s/<>]*)|<[!?/]")
@@ -346,11 +351,15 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
                 text_start = end
             continue
         start = tag.start()
-        if kind == "html" and _BLOCKS.fullmatch(name):
+        is_block = _is_block(kind, name)
+        if is_block:
             start = text_start + len(source[text_start:start].rstrip(_WHITE_SPACE))
             end = _end_of(_WHITE_SPACES, source, end)
-        if text_start < start:
-            content = unescaped(source[text_start:start])
+        content = unescaped(source[text_start:start])
+        # No-break spaces alone, beside a block, belong to the tag before them
+        is_beside_block = is_block or (bool(parts) and _is_block(kind, parts[-1].name))
+        is_spacing = bool(parts) and is_beside_block and not content.strip()
+        if content and not is_spacing:
             parts.append(_Part("text", text_start, content=content))
         text_start = end
         part = _part_of_tag(kind, start, name, attributes, is_end=is_end)

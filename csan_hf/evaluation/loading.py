@@ -100,6 +100,12 @@ def load_translation_model(
     if dtype == "bfloat16" and usable_device.type == "cpu" and parent_process() is None:
         warn_of_slow_bfloat16()
     names = [names] if isinstance(names, str) else names
+    for name in names:
+        if exported_folder(name) is not None:
+            raise ValueError(
+                f"{name} holds ONNX graphs, which only translate, and alone: take the checkpoint "
+                "that they were exported from."
+            )
     if len(names) > 1:
         for name in names:
             with reading_folder_or_name(name, "model"):
@@ -138,11 +144,6 @@ def _default_device() -> str:
 def _load(name: str, dtype: str, trust_remote_code: bool) -> tuple[Any, TokenizerPair]:
     from csan_hf.data import TokenizerPair
 
-    if exported_folder(name) is not None:
-        raise ValueError(
-            f"{name} holds ONNX graphs, which only translate, and alone: take the checkpoint that "
-            "they were exported from."
-        )
     with reading_folder_or_name(name, "model"):
         try:
             model, report = AutoModelForSeq2SeqLM.from_pretrained(

@@ -63,7 +63,8 @@ class OutputOptions(Settings):
             raise ValueError(
                 "--alignments -: name a file, or add --json_lines, which holds them, too."
             )
-        if len({os.path.realpath(path) for path in self.files}) < len(self.files):
+        written = [*self.files, *(str(partial_name(path)) for path in self.files)]
+        if len({os.path.realpath(path) for path in written}) < len(written):
             raise ValueError("--output and --alignments are the same file: choose two files.")
         if self.resume and (self.output == STANDARD_STREAM or any(map(compression_of, self.files))):
             raise ValueError(

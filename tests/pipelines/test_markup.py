@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from csan_hf_runtime.command_line import main
-from csan_hf_runtime.markup import parse_markup
+from csan_hf_runtime.markup import Page, parse_markup
 from csan_hf_runtime.sentences import split_text
 
 WORD = re.compile(r"\S+")
@@ -106,6 +106,8 @@ def test_tags_stand_where_the_aligned_words_do(kind, source, translation, links,
         ("<div>a <b>\n<p>b</p></b></div>\n", "a|b", None),
         ("a\n<b\n>b</b>\r\n\t<i>c</i> &nbsp;", "a b c", "a <b\n>b</b> <i>c</i> \u00a0"),
         ("<pre>\na\n b</pre> c", "a|b|c", None),
+        ("<td>&nbsp;</td> <td>a</td><td>\u00a0 &#160;</td><td><b>b</b>\u00a0</td>", "a|b", None),
+        ("a <b>b</b>&nbsp;<i>c</i>", "a b\u00a0c", "a <b>b</b>\u00a0<i>c</i>"),
     ],
 )
 def test_blocks_of_html_are_sentences_and_its_line_breaks_are_spaces(source, segments, expected):
@@ -164,6 +166,7 @@ def test_a_page_is_one_text(folder, tmp_path, capsys):
     assert re.sub(r"\s+", "", written).startswith(re.sub(r"\s+", "", before))
     assert re.sub(r"\s+", "", written).endswith(re.sub(r"\s+", "", after))
     assert "if (a < b) { two(); }\n" in written
+    assert Page(PAGE).written(1, "<p>zwei</p>\r\n") == "<p>zwei</p>\r\n"
     assert main(words.split()) == 2
     assert "page.html is a page: add --markup html" in capsys.readouterr().err
     assert main(f"{words} --markup html --n_best 2".split()) == 2

@@ -58,6 +58,8 @@ def files_in(folder):
         ("align {model} --source {text} --output {none} --translations {none}", "choose two files"),
         (ALIGN + "--heat_map {text}", "text is read, too, and would be overwritten"),
         (TRANSLATE + "--alignments {none} --output {none}", "--output and --alignments are the same file"),
+        (TRANSLATE + "--alignments {none}.partial --output {none}", "--output and --alignments are the same file"),
+        ("translate --model pronouncer-english two", "pronouncer-english holds ONNX graphs, which only translate"),
         # What another command has begun
         (TRANSLATE + "--output {out}", "out.partial holds what another command has written"),
         (TRANSLATE + "--output {out} --resume --alignments {none}", "none.partial are not both there"),
