@@ -68,7 +68,8 @@ def built_workplace(tmp_path_factory):
     )
     for name in ("numbers", "2d", "en-de", "mine", "tuned", "seed_1", "seed_2", "seed_3"):
         save_self_contained(build_csan(len(tokenizer)), tokenizer, folder / "runs" / name)
-    (folder / "words.tsv").write_text("hallo\th a l l o\n" * 600)
+    words = "".join(f"{number}\th a l l o\n" for number in range(600))
+    (folder / "words.tsv").write_text(words)
     (folder / "more_words.txt").write_text("all\n")
     (folder / "baseline.txt").write_text(f"{ENGLISH}\n")
     corpus = folder / "PATH" / "TO" / "multi30k"

@@ -188,7 +188,7 @@ class DataArguments:
             yield "streaming reads files or a dataset on the Hub: set train or dataset"
         if self.dataset and isinstance(self.train, list | dict):
             yield "train has several patterns, of files; of a dataset on the Hub name one split"
-        if isinstance(self.train, dict) and min(self.train.values(), default=1) <= 0:
+        if isinstance(self.train, dict) and not min(self.train.values(), default=1) > 0:
             yield f"train is {self.train}; its weights must be above 0"
         if {*SHARED} & {*self.test_patterns}:
             yield "test has an entry called train or validation; give the test set another name"
@@ -631,7 +631,11 @@ def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
     """The training pairs, without a validation set drawn at random, and the set."""
     rows = load()
     size = args.validation_size or 0
-    words = [_caseless(source) for source in rows["source"][:]]
+    # Of a pair with an empty side "", as training leaves it out
+    words = [
+        _caseless(source) if target.strip() else ""
+        for source, target in zip(rows["source"][:], rows["target"][:], strict=True)
+    ]
     counts = Counter(words)
     pairs = len(rows) - counts[""]
     if pairs <= size:
@@ -647,6 +651,11 @@ def _split_train(args: DataArguments, load: Loader) -> DatasetDict:
         if counts[source] <= size:
             held_out.add(source)
             size -= counts[source]
+    if not held_out:
+        raise ValueError(
+            f"validation_size is {args.validation_size}, and each source has more pairs than that: "
+            "choose a higher one"
+        )
     is_held_out = np.array([word in held_out for word in words])
     train = rows.select(np.flatnonzero(~is_held_out))
     return DatasetDict(train=train, validation=rows.select(np.flatnonzero(is_held_out)))

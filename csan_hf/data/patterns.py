@@ -60,8 +60,9 @@ def _find_file(args: DataArguments, split: str, pattern: str, lang: str | None) 
             return candidate
     language = f" of language {lang!r}" if lang else ""
     raise ValueError(
-        f"no file for {split}{language}: {split} is {pattern!r}, tried {plain} alone and with "
-        f"{', '.join(COMPRESSIONS)}; check data_dir, the pattern and the languages"
+        f"no file for {split}{language}: {split} is {pattern!r}, tried "
+        f"{Path(plain).absolute()} alone and with {', '.join(COMPRESSIONS)}; check data_dir, the "
+        "pattern and the languages"
     )
 
 

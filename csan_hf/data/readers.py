@@ -143,7 +143,8 @@ def _named_fields(lines: Iterator[tuple[int, list[str]]], columns: tuple[str, st
                 names = [str(place) for place in range(len(fields))]
             else:
                 continue
-        if len(fields) > len(names):  # a comma of a sentence without quotes, or a tab too many
+        # A comma of a sentence without quotes, a tab too many or none
+        if len(fields) > len(names) or not set(columns).isdisjoint(names[len(fields) :]):
             raise csv.Error(f"line {number} has {len(fields)} fields instead of {len(names)}")
         row = [*zip(names, fields, strict=False)]
         yield f"line {number}", dict(row) | dict(row[::-1])  # of equal names the first

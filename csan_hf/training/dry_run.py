@@ -24,7 +24,7 @@ from transformers import PreTrainedModel
 from csan_hf.data import DataArguments, train_tokenizers
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset, unlabelled_sources
 from csan_hf.data.prepared import cache_folder
-from csan_hf.data.tokenization import tokenize_rows
+from csan_hf.data.tokenization import SPECIAL_TOKENS, tokenize_rows
 from csan_hf.families import ModelFamily
 from csan_hf.models.seq2seq_model import Seq2SeqForGeneration
 
@@ -93,6 +93,13 @@ def _describe_data(plan: Plan) -> list[str]:
         return [f"  {args.dataset} (built in), {languages}: {', '.join(sizes)}"]
     if args.dataset and not Path(args.dataset).exists():
         return [f"  {args.dataset} on the Hub, {languages}", *_describe_hub(args)]
+    if args.dataset:
+        with refusing("The data cannot be used"), tempfile.TemporaryDirectory() as folder:
+            splits, _ = load_translation_dataset(args, work_dir=Path(folder))
+            sizes = [
+                f"  {split}: {_describe_split(plan, split, rows)}" for split, rows in splits.items()
+            ]
+        return [f"  {args.dataset}, {languages}", *sizes]
     lines = [f"  files in {args.data_dir or '.'}, {languages}"]
     for split in args.split_names:
         try:
@@ -153,6 +160,8 @@ def _describe_model(plan: Plan) -> list[str]:
     for name in ("encoder_layerdrop", "decoder_layerdrop"):  # the costs of all layers
         if hasattr(config, name):
             setattr(config, name, 0.0)
+    if getattr(config, "line_method", None) is not None and config.line_token_id is None:
+        config.update({"line_token_id": len(SPECIAL_TOKENS)})  # of a vocabulary to be learned
     try:
         with FakeTensorMode():
             model = plan.family.model_class(config)

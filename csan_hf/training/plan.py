@@ -495,8 +495,8 @@ def _initial_config(
     """
     with refusing("init_from"), reading_folder_or_name(name, "model"):
         fields, _ = PreTrainedConfig.get_config_dict(name)
-        if not isinstance(fields, dict):
-            raise ValueError(f"config.json in {name} must hold keys and values.")
+        if not fields or not isinstance(fields, dict):
+            raise ValueError(f"{name} has no config.json with keys and values.")
     saved_type = fields.get("model_type", "")
     model_type = family.config_class.model_type
     converter = family.converters.get(saved_type)

@@ -441,7 +441,10 @@ def _unknown(path: str, sections: Mapping[str, Options]) -> str:
         declaration = LIBRARY.get(candidate, {}).get(name, Key())
         if declaration.refusal:
             return f"{candidate}.{name} cannot be set: {declaration.refusal}."
-    paths: dict[str, list[str]] = {}  # of each key, in all sections
+    # Of each key, in all sections, and at the top of each section
+    paths: dict[str, list[str]] = {}
+    if not section:
+        paths = {name: [name] for name in SECTIONS}
     for options in sections.values():
         for option in options.values():
             paths.setdefault(option.name, []).append(option.path)

@@ -168,7 +168,8 @@ def _one_line(error: Exception) -> str:
     """An error's message, without control sequences that a terminal would obey."""
     text = str(error)
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
-        text = f"{os.fsdecode(error.filename)}: {error.strerror}"
+        names = [name for name in (error.filename, error.filename2) if name is not None]
+        text = f"{' to '.join(map(os.fsdecode, names))}: {error.strerror}"
     return printable(" ".join(text.split()))
 
 

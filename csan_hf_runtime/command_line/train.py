@@ -96,7 +96,8 @@ def train(arguments: list[str]) -> int:
     command = import_csan_hf("commands.train", "csan-hf train")
     if recipe is None:
         raise ValueError(
-            "no recipe given. Try: csan-hf train numbers (`csan-hf recipes` lists them)"
+            "no recipe given, which comes before the options: csan-hf train numbers --dry_run "
+            "(`csan-hf recipes` lists them)"
         )
     return command.train(recipe, overrides)
 

@@ -301,7 +301,7 @@ def test_a_validation_set_is_drawn_of_the_training_set(folder):
     assert [text for text in whole if text not in drawn] == splits["train"]["source"][:] != whole
     again = load(without(validation_size=2), ["validation"])
     assert again["validation"]["source"][:] == drawn
-    with pytest.raises(ValueError, match="validation_size is 99, and there are 4 training pairs"):
+    with pytest.raises(ValueError, match="validation_size is 99, and there are 3 training pairs"):
         load(without(validation_size=99))
 
 

@@ -1,4 +1,5 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
+import dataclasses
 import gzip
 
 import pyarrow as pa
@@ -68,7 +69,11 @@ PAIR = '{"en": "one", "de": "eins"}\n'
 @pytest.mark.parametrize(
     ("kind", "text", "reason"),
     [
-        ("tsv", "en\tde\none\teins\ntwo\n", "line 3: there is no column 'de' among 'en'"),
+        (
+            "tsv",
+            "en\tde\none\teins\ntwo\n",
+            r"after line 2: .*\(line 3 has 1 fields instead of 2\)",
+        ),
         ("csv", "en,fr\none,un\n", "line 2: there is no column 'de' among 'en', 'fr'"),
         (
             "tsv",
@@ -129,6 +134,18 @@ def test_patterns_may_name_the_languages(tmp_path):
     pattern = "{source_lang}_train.tsv"
     data = DataArguments(data_dir=str(tmp_path), train=pattern, source_lang="dut", **COLUMNS)
     assert load_translation_dataset(data)[0]["train"][0] == {"source": "ab", "target": "a b"}
+
+
+def test_pairs_with_an_empty_side_are_not_drawn(tmp_path):
+    lines = [f"a{number}\t{'b' * (number % 2)}" for number in range(40)]
+    (tmp_path / "words.tsv").write_text("\n".join(lines))
+    data = DataArguments(data_dir=str(tmp_path), train="words.tsv", validation_size=9, **COLUMNS)
+    splits, _ = load_translation_dataset(data)
+    assert splits.num_rows == {"train": 11, "validation": 9}
+    assert set(splits["validation"]["target"]) == {"b"}
+    (tmp_path / "words.tsv").write_text("a\tb\na\tc\n")
+    with pytest.raises(ValueError, match="validation_size is 1, and each source has more pairs"):
+        load_translation_dataset(dataclasses.replace(data, validation_size=1))
 
 
 @pytest.mark.parametrize("form", ["É", "é", "E\u0301", "e\u0301", "Ｅ\u0301"])

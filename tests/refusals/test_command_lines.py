@@ -1,13 +1,14 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """What commands refuse: one line that says why, exit code 2, and every file as it was."""
 
+import errno
 import shlex
 import shutil
 import sys
 
 import pytest
 
-from csan_hf_runtime.command_line import main
+from csan_hf_runtime.command_line import main, script
 
 TRANSLATE = "translate --model {model} --quiet --input {text} "
 SUBTITLES = "translate --model {none} --input {film} "
@@ -175,6 +176,16 @@ def test_what_cannot_be_is_one_line(words, message, places, tmp_path, capsys, mo
     assert told.startswith("error: ")
     assert message.format(**places) in told
     assert files_in(tmp_path) == before
+
+
+def test_a_full_disk_is_named_beside_what_is_copied_to_it(capsys):
+    @script()
+    def copy():
+        raise OSError(errno.ENOSPC, "No space left on device", "layers.py", None, "run/layers.py")
+
+    assert copy() == 2
+    expected = "error: layers.py to run/layers.py: No space left on device\n"
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.parametrize(

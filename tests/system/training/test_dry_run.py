@@ -111,6 +111,20 @@ def test_data_that_is_there_is_counted_and_checked(tmp_path):
         report(words)
 
 
+def test_a_dataset_in_a_folder_is_counted(tmp_path):
+    pairs = 3 * '{"de": "ein Satz", "en": "one"}\n'
+    (tmp_path / "train.jsonl").write_text(pairs)
+    words = f"multi30k_transformer.yaml --data.dataset {tmp_path} --data.data_dir null"
+    text = report(f"{words} --data.train null --data.validation null --data.test null")
+    assert f"{tmp_path}, de to en" in text
+    assert "train: 3 pairs" in text
+
+
+def test_a_model_of_lines_needs_no_vocabulary_yet():
+    text = report("numbers.yaml --config.preset lines --data.join 3")
+    assert "memory of a device" in text
+
+
 def test_preparing_is_estimated_from_a_sample(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_SAMPLE_SIZE", 20)
     for language in ("de", "en"):

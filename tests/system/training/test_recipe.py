@@ -182,7 +182,7 @@ def test_lists_on_the_command_line():
         ),
         ("config: {preset: lng}", "There is no preset 'lng'.*mean 'long'?"),
         ("{base: numbers, config: {preset: [long]}}", r"config\.preset must be str \| null"),
-        ("trainin: {seed: 1}", "unknown key trainin"),
+        ("trainin: {seed: 1}", r"unknown key trainin\. Did you mean training or"),
         ("learning_rate: 1e-3", r"unknown key learning_rate.*training\.learning_rate"),
         (
             "config: {vocab_size: 5}",
@@ -591,6 +591,7 @@ def checkpoint(tmp_path_factory):
             "numbers --init_from /no/such",
             "init_from: There is no folder /no/such to read the model from",
         ),
+        ("numbers --init_from .", r"init_from: \. has no config\.json"),
         (
             "numbers --tokenizer.pretrained /no/such",
             "tokenizer: the tokenizer of /no/such cannot be loaded",
