@@ -126,6 +126,8 @@ class Seq2SeqConfig(PreTrainedConfig):
             field = cls.attribute_map.get(name, name)
             if field in cls.__dataclass_fields__:
                 overrides[field] = kwargs.pop(name)
+        if config_dict.get("vocab_size") == config_dict.get("decoder_vocab_size"):
+            config_dict = {**config_dict, "decoder_vocab_size": None}  # as many as `vocab_size`
         return super().from_dict({**config_dict, **overrides}, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, **kwargs: Any) -> None:  # type: ignore[override]

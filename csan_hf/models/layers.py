@@ -186,8 +186,8 @@ def embed(
         raise ValueError(
             f"`{name}` must be tokens of the vocabulary, 0 to {len(embed_tokens.weight) - 1}, "
             f"got numbers from {input_ids.min()} to {input_ids.max()}{origin}. Check that "
-            "tokenizer and model belong together, or call `resize_token_embeddings` for added "
-            "tokens."
+            f"tokenizer and model belong together, or call `resize_{prefix}token_embeddings` for "
+            "added tokens."
         ) from error
 
 

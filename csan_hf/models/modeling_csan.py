@@ -455,8 +455,13 @@ class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
+        # Fields may have been set since the config was made; the short form is no field then
+        for name in config.keywords & vars(config).keys():
+            raise ValueError(f"`{name}` changes a config where `from_pretrained` is given it.")
         if config.share_encoder_decoder_embeddings:
+            config.decoder_vocab_size = config.vocab_size
             self.shared = CsanScaledWordEmbedding(config, config.vocab_size)
+        config.validate_fields()
         self.encoder = CsanEncoder(config)
 
     def tied_weights(self) -> dict[str, str]:

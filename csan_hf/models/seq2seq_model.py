@@ -32,7 +32,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.hub import resolve_revision
 
-from .configuration_seq2seq import Seq2SeqConfig, did_you_mean
+from .configuration_seq2seq import Seq2SeqConfig
 from .layers import check_tokens
 from .translation import TARGET_TOKENIZER_SUBFOLDER, load_target_tokenizer
 
@@ -299,14 +299,6 @@ class Seq2SeqModel(Seq2SeqPreTrained):
             if hasattr(self, "decoder"):
                 self.decoder.embed_tokens = value
 
-    def get_decoder_input_embeddings(self) -> nn.Embedding:
-        """The target embedding."""
-        return self.decoder.embed_tokens
-
-    def set_decoder_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the target embedding (of separate vocabularies); it is not scaled."""
-        self.decoder.embed_tokens = value
-
     @can_return_tuple
     @takes_past_key_values
     def forward(
@@ -417,11 +409,17 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         """
         num_items_in_batch = kwargs.pop("num_items_in_batch", None)
         options = known_keywords(kwargs, self.encoder_inputs + self.decoder_inputs)
+        has_targets = decoder_input_ids is not None or decoder_inputs_embeds is not None
         if labels is not None:
             check_tokens(labels, "labels")
             use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
+            if not has_targets:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        # A Trainer that smooths labels takes them out of its inputs, and passes their number alone
+        elif num_items_in_batch is not None and not has_targets:
+            raise ValueError(
+                "Smoothed labels need `decoder_input_ids`: DataCollatorForSeq2Seq(model=model)."
+            )
         decoder_attention_mask = self._target_mask(
             decoder_attention_mask, decoder_input_ids, labels
         )
@@ -440,7 +438,6 @@ class Seq2SeqForGeneration(Seq2SeqPreTrained, GenerationMixin):
         )
         if training_loss is not None:
             return Seq2SeqLMOutput(training_loss(outputs.last_hidden_state, self._project))
-        # A Trainer that smooths labels takes them out of its inputs, and passes their number alone
         is_scored = labels is not None or num_items_in_batch is not None
         logits = self._project(outputs.last_hidden_state, None if is_scored else outputs.details)
         passed_on = {
@@ -592,8 +589,7 @@ def known_keywords(keywords: Mapping[str, Any], further: Collection[str] = ()) -
     something else."""
     known = _COMMON_KEYWORDS.union(further)
     for name, value in keywords.items():
-        if name not in known and value is not None:
-            arguments = Seq2SeqForGeneration.forward.__annotations__
-            hint = did_you_mean(name, arguments, likeness=0.8)
-            raise TypeError(f"forward() has no argument {name!r}.{hint}")
+        # Tokenizers number segments for models that have embeddings of them
+        if value is not None and name not in known and name != "token_type_ids":
+            raise TypeError(f"forward() has no argument {name!r}.")
     return {name: value for name, value in keywords.items() if name in known}

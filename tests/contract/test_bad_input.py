@@ -74,6 +74,10 @@ BAD_CALLS = {
         {"labels": LABELS + 200},
         r"`decoder_input_ids` must be tokens.*`labels`",
     ),
+    "smoothed labels alone": (
+        {"labels": None, "num_items_in_batch": 9},
+        r"need `decoder_input_ids`: DataCollatorForSeq2Seq\(model=model\)",
+    ),
     "words as decimals": (
         {"input_ids": IDS.float()},
         r"`input_ids` .*int64 or int32.*got torch.float32",

@@ -102,7 +102,7 @@ def test_a_sentence_does_not_notice_its_batch_nor_where_padding_stands(make):
 @every_model
 def test_no_gradient_from_future_targets(make):
     model = make()
-    width = model.model.get_decoder_input_embeddings().weight.shape[1]
+    width = model.model.decoder.embed_tokens.weight.shape[1]
     embeds = torch.randn(2, 8, width, requires_grad=True)
     sources = tiny.padded_sources((6, 3))
     logits = model(**sources, decoder_inputs_embeds=embeds, use_cache=False).logits

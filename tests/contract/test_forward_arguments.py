@@ -4,6 +4,7 @@
 import pytest
 import torch
 from families import FAMILIES, sources, targets
+from torch.testing import assert_close
 
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.models.seq2seq_model import CACHE
@@ -36,6 +37,13 @@ def test_unknown_keywords_are_refused(model):
         part(**inputs, output_attentions=None, output_hidden_states=False, return_dict=True)
         with pytest.raises(TypeError, match="'task_mood'"):
             part(**inputs, task_mood="merry")
+
+
+@torch.no_grad()
+def test_segments_of_a_tokenizer_have_no_effect(model):
+    batch = {**sources((4, 3)), "decoder_input_ids": targets(2, 3)}
+    segments = torch.ones_like(batch["input_ids"])
+    assert_close(model(**batch, token_type_ids=segments).logits, model(**batch).logits)
 
 
 @torch.no_grad()

@@ -6,6 +6,7 @@ words.
 import json
 
 import pytest
+import tiny
 import torch
 from tiny import CSAN_SIZES as SHALLOW
 from tiny import PLAIN
@@ -407,9 +408,34 @@ def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path):
         short, local_window=5, unheard_of=1, return_unused_kwargs=True
     )
     assert (loaded.encoder_locality[0]["window"], unused) == (5, {"unheard_of": 1})
-    loaded.local_window = 6
-    with pytest.raises(ValueError, match="`local_window` must be an integer or None"):
-        loaded.save_pretrained(tmp_path / "again")
+    assert CsanConfig.from_pretrained(short, vocab_size=70).decoder_vocab_size == 70
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        (
+            "local_window",
+            None,
+            "`local_window` changes a config where `from_pretrained` is given it",
+        ),
+        ("sinusoids", None, "`sinusoids` changes a config"),
+        ("encoder_layers", 3, "one item for each of the 3 layers"),
+        ("encoder_attention_heads", 3, "must be a multiple of `encoder_attention_heads`"),
+    ],
+)
+def test_what_is_changed_of_a_config_is_checked_by_the_model(field, value, message):
+    config = tiny.csan().config
+    setattr(config, field, value)
+    with pytest.raises(ValueError, match=message):
+        CsanForConditionalGeneration(config)
+
+
+def test_a_config_takes_another_vocabulary():
+    config = tiny.csan().config
+    config.vocab_size = 70
+    model = CsanForConditionalGeneration(config)
+    assert model.lm_head.out_features == 70
 
 
 def test_what_has_no_effect_is_said(caplog):

@@ -67,7 +67,7 @@ def test_nan_under_padding_stays_there(compiled):
     model = tiny_model(kernel_size=3)
     batch = padded_batch(SOURCES, TARGETS)
     embeddings = model.get_input_embeddings()(batch["input_ids"])
-    targets = model.model.get_decoder_input_embeddings()(batch["decoder_input_ids"])
+    targets = model.model.decoder.embed_tokens(batch["decoder_input_ids"])
     masks = {name: batch[name] for name in ("attention_mask", "decoder_attention_mask")}
     real = masks["decoder_attention_mask"].bool()
     expected = model(**batch, use_cache=False).logits[real]
