@@ -455,9 +455,9 @@ class CsanBaseModel(CsanPreTrainedModel, Seq2SeqModel):
 
     def __init__(self, config: CsanConfig) -> None:
         super().__init__(config)
-        # Fields may have been set since the config was made; the short form is no field then
+        # What was set since the config was made is checked now; the short form is no field of it
         for name in config.keywords & vars(config).keys():
-            raise ValueError(f"`{name}` changes a config where `from_pretrained` is given it.")
+            raise ValueError(f"`{name}`, set on a config, has no effect: give it to CsanConfig().")
         if config.share_encoder_decoder_embeddings:
             config.decoder_vocab_size = config.vocab_size
             self.shared = CsanScaledWordEmbedding(config, config.vocab_size)

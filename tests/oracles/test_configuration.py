@@ -417,9 +417,9 @@ def test_what_is_loaded_with_overrides_is_checked_as_everything_else(tmp_path):
         (
             "local_window",
             None,
-            "`local_window` changes a config where `from_pretrained` is given it",
+            "`local_window`, set on a config, has no effect",
         ),
-        ("sinusoids", None, "`sinusoids` changes a config"),
+        ("sinusoids", None, "`sinusoids`, set on a config, has no effect"),
         ("encoder_layers", 3, "one item for each of the 3 layers"),
         ("encoder_attention_heads", 3, "must be a multiple of `encoder_attention_heads`"),
     ],
