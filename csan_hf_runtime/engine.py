@@ -144,8 +144,7 @@ def source_reader(
             usual_prefix = f"{mark} "
         elif not usual_prefix:
             warn_once(
-                f"target_lang={target_lang!r} has no effect: the model's vocabulary names no "
-                "languages."
+                f"target_lang={target_lang!r} has no effect: the model's vocabulary has no {mark}."
             )
     return SourceReader(tags, target_lang, usual_prefix, prefix)
 

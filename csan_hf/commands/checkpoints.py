@@ -44,6 +44,11 @@ def convert(source: str, directory: Path, /, **fields: Any) -> None:
         with reading_folder_or_name(source, "model"):
             model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type", "")
         converters = FAMILIES["csan"].converters
+        if not model_type:
+            raise ValueError(
+                "it has no config.json of a model: save an adapter's model, after "
+                "merge_and_unload(), and convert that."
+            )
         if model_type not in converters:
             raise ValueError(
                 f"a model of type {model_type!r} cannot be converted, only {', '.join(converters)}."

@@ -36,6 +36,8 @@ logger = logging.get_logger(__name__)
 _POSITIONS = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 # Descriptions of the file or class, not of the model
 _NOT_COPIED = {"architectures", "dtype", "transformers_version"}
+# What pipelines read of a config, though it is no field
+_OF_PIPELINES = ("prefix", "task_specific_params")
 
 
 def convert_marian(
@@ -187,10 +189,14 @@ def convert_config(
         fields["normalize_before"] = isinstance(source, MBartConfig)
         fields["position_embeddings"] = "learned"
         fields["share_encoder_decoder_embeddings"] = True
-        fields["decoder_start_token_id"] = source.decoder_start_token_id or source.eos_token_id
+        start = source.decoder_start_token_id
+        fields["decoder_start_token_id"] = source.eos_token_id if start is None else start
     elif fields["share_encoder_decoder_embeddings"]:
         # Marian reads `vocab_size` alone: the other may hold anything
         fields["decoder_vocab_size"] = fields["vocab_size"]
+    for name in _OF_PIPELINES:
+        if getattr(source, name, None) is not None:
+            fields[name] = copy.deepcopy(getattr(source, name))
     return CsanConfig(**{**fields, "local_window": None, "head_area": 1, **config_overrides})
 
 
@@ -228,8 +234,8 @@ def _shared_fields(config: PreTrainedConfig, target: type[PreTrainedConfig]) -> 
 
 
 def _transfer(source: PreTrainedModel, target: Any, weights: dict[str, torch.Tensor]) -> Any:
-    """Copies `weights`, data type, device, name and generation config to a new model of the other
-    family.
+    """Copies `weights`, data type, device, generation config and the config's name to a new model
+    of the other family.
 
     Raises `ValueError` if a weight is missing, left over or tied differently, torch's
     `RuntimeError` for other shapes."""
@@ -259,5 +265,6 @@ def _transfer(source: PreTrainedModel, target: Any, weights: dict[str, torch.Ten
     if new:
         logger.warning(f"Newly initialised, to be trained: {sorted(new)}")
     target.generation_config = copy.deepcopy(source.generation_config)
-    target.name_or_path = target.config.name_or_path = source.name_or_path
+    # Not that of the model: an adapter of it would load the source instead
+    target.config.name_or_path = source.name_or_path
     return target.eval()

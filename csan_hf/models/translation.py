@@ -262,7 +262,7 @@ class TranslationPipeline(Pipeline):
             if tokenizer.convert_tokens_to_ids(mark) not in (None, tokenizer.unk_token_id):
                 return f"{mark} ", {}
             logger.warning_once(
-                f"tgt_lang={tgt_lang!r} has no effect: the model's vocabulary names no languages."
+                f"tgt_lang={tgt_lang!r} has no effect: the model's vocabulary has no {mark}."
             )
         return getattr(self.model.config, "prefix", None) or "", {}
 

@@ -114,7 +114,8 @@ def test_marian_and_back(overrides, tmp_path):
     marian.save_pretrained(tmp_path)
     from_disk = convert_marian(tmp_path)
     assert_same(marian, from_disk)
-    assert from_disk.name_or_path == str(tmp_path)
+    assert from_disk.config.name_or_path == str(tmp_path)
+    assert from_disk.name_or_path == "", "the base that an adapter would name"
     back = to_marian(csan)
     assert_close(back.state_dict(), marian.state_dict(), rtol=0, atol=0)
     unlike = {"architectures", "decoder_vocab_size", "dtype", "transformers_version"}
@@ -169,6 +170,13 @@ def test_bart_and_mbart(model_class, config_class, overrides, tmp_path):
         ValueError, match="21 tokens are more than the 20 learned positions; split the text"
     ):
         csan(**inputs_for(model, length=21))
+
+
+def test_what_pipelines_read_of_a_config_goes_along():
+    model = build(BartForConditionalGeneration, BartConfig, decoder_start_token_id=0)
+    model.config.prefix = "translate: "
+    converted = convert_bart(model).config
+    assert (converted.prefix, converted.decoder_start_token_id) == ("translate: ", 0)
 
 
 @pytest.mark.parametrize("scaled", [True, False])
@@ -316,6 +324,12 @@ def test_wrong_arguments_of_the_script_are_one_line(words, message, tmp_path, mo
     build_marian().save_pretrained("marian")
     assert run_script("marian", *words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_an_adapter_alone_is_no_model_to_convert(tmp_path, capsys):
+    (tmp_path / "adapter_config.json").write_text("{}")
+    assert run_script(tmp_path, tmp_path / "csan") == 2
+    assert "it has no config.json of a model: save an adapter's" in capsys.readouterr().err
 
 
 def test_script_takes_two_tokenizers_along(separate, tmp_path):
