@@ -4,7 +4,7 @@
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from csan_hf.evaluation.scores import (
     score_translations,
 )
 from csan_hf.evaluation.significance import BOOTSTRAP_SAMPLES
-from csan_hf.training.recipe import load_recipe
+from csan_hf.training.recipe import Recipe, load_recipe
 from csan_hf_runtime import is_main_process
 from csan_hf_runtime.command_line.common import ModelOptions, PositiveInt
 from csan_hf_runtime.options import CorpusOptions
@@ -135,6 +135,9 @@ def evaluate(
     if source is not None and reference is not None:
         read = _read_documents if documents else _read_files
         tests = read(source, reference, hypotheses)
+        own_recipe = Path(names[0]) / "recipe.yaml" if names else None
+        if own_recipe is not None and own_recipe.is_file():
+            tests = _scored_as(tests, load_recipe(own_recipe))
     else:
         tests = _read_recipe(recipe or Path(names[0]) / "recipe.yaml", split)
     scoring = _scoring(
@@ -215,6 +218,13 @@ def _read_documents(source: str, reference: list[str], hypotheses: str | None) -
     )
 
 
+def _scored_as(tests: _TestSets, recipe: Recipe) -> _TestSets:
+    """Test sets with the metrics of a recipe."""
+    return replace(
+        tests, metrics=recipe.training.get("metrics"), bleu_tokenize=recipe.bleu_tokenize
+    )
+
+
 def _name_of_set(source: str) -> str:
     return Path(uncompressed_name(source)).stem
 
@@ -231,13 +241,12 @@ def _read_recipe(path: Path, names: list[str] | None) -> _TestSets:
     names = names or [name for name in splits if name != "train"]
     if not names:
         raise ValueError(f"{path} has no split to score but train: pass --source and --reference.")
-    return _TestSets(
+    tests = _TestSets(
         {name: (list(splits[name]["source"]), list(splits[name]["target"])) for name in names},
-        metrics=recipe.training.get("metrics"),
-        bleu_tokenize=recipe.bleu_tokenize,
         has_several_references=bool(data.further_references),
         documents=data.documents,
     )
+    return _scored_as(tests, recipe)
 
 
 def _scoring(

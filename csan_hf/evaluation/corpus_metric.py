@@ -216,6 +216,7 @@ class SacrebleuMetric(CorpusMetric):
         self, predictions: Lines, references: Lines, sources: Lines | None = None
     ) -> np.ndarray:
         """Returns sacreBLEU's counts of each segment, float64 [S, K]."""
+        check_segments(predictions, references)
         streams = list(zip_longest(*(variants.split(VARIANTS) for variants in references)))
         statistics = self.scorer._extract_corpus_statistics(predictions, streams)
         return np.array(statistics, dtype=np.float64)

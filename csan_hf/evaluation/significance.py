@@ -28,6 +28,7 @@ SEED = 12345  # sacreBLEU's
 BOOTSTRAP_SAMPLES = 1000  # sacreBLEU's
 RANDOMISATION_TRIALS = 10_000  # sacreBLEU's
 DRAWS_AT_ONCE = 4_000_000
+FEW_SEGMENTS = 30  # below it intervals and p-values are too small, as pages say
 SIGNIFICANT = 0.05  # p-values below it, adjusted for the systems compared (Holm), get a star
 _NORMAL_95 = NormalDist().inv_cdf(
     0.975

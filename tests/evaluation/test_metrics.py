@@ -331,3 +331,8 @@ def test_n_grams_by_hand():
     assert scores[:2] == pytest.approx([500 / 7, 100 * (5 / 7 * 2 / 5) ** 0.5])
     bleu = score_translations(HYPOTHESES, REFERENCES)["bleu"]
     assert bleu_by_order(HYPOTHESES, REFERENCES)[3] == pytest.approx(bleu, abs=1e-12)
+
+
+def test_unequal_lines_have_no_statistics():
+    with pytest.raises(ValueError, match="2 hypotheses and 1 references"):
+        load_metric("bleu").statistics(["one", "two"], ["one"])

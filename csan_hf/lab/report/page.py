@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from csan_hf.evaluation.metrics import CorpusMetric
-from csan_hf.evaluation.significance import SIGNIFICANT, Test, shown_p_value
+from csan_hf.evaluation.significance import FEW_SEGMENTS, SIGNIFICANT, Test, shown_p_value
 from csan_hf.hub.figures import page_svg, save_as_png_and_svg
 from csan_hf.hub.model_card import PLOTS, write_model_card
 from csan_hf.training.recipe import read_yaml
@@ -104,6 +104,7 @@ def render_report(report: Report) -> str:
         low_chrf=LOW_CHRF,
         p_value=shown_p_value,
         significant=SIGNIFICANT,
+        few_segments=FEW_SEGMENTS,
     )
     # UTF-8 has no halves of surrogate pairs, which names of files may hold
     return re.sub("[\ud800-\udfff]", "\ufffd", page)

@@ -17,7 +17,7 @@ import markdown
 
 from csan_hf.evaluation.metrics import find_metric
 from csan_hf.evaluation.scores import search_name
-from csan_hf.evaluation.significance import SIGNIFICANT, PairedTest, shown_p_value
+from csan_hf.evaluation.significance import FEW_SEGMENTS, SIGNIFICANT, PairedTest, shown_p_value
 from csan_hf.hub.figures import save_as_png_and_svg
 from csan_hf.lab.analysis.charts import plot_differences, plot_scores_by_joined
 from csan_hf.lab.report.page import render_template
@@ -32,7 +32,6 @@ from .tables import Row, Score, Table
 from .training_speed import Speed
 
 _MOST_PLACES = 15  # columns of the table of scores by a sentence's place
-_FEW_SEGMENTS = 30
 POOLED = "all columns pooled"
 REPORT = "report.md"
 PAGE = "report.html"
@@ -213,7 +212,7 @@ def _markdown(
     segments_only, single = _systems_without_seeds(suite, tables)
     table_texts = [(table, _score_table(table, form, suite.baseline)) for table in tables]
     segments = chain.from_iterable(table.segments.items() for table in tables)
-    few = {column: count for column, count in segments if count < _FEW_SEGMENTS}
+    few = {column: count for column, count in segments if count < FEW_SEGMENTS}
     devices = chain.from_iterable(fact.devices for fact in facts.values())
     failures = None
     places = None

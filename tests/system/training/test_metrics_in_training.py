@@ -145,6 +145,15 @@ def test_script_scores_with_the_metrics_of_the_recipe(run, capsys):
     assert scores["words_missing"] == run[1]["scores"]["test"]["words_missing"]
 
 
+def test_script_scores_other_files_with_the_metrics_of_the_recipe(run, tmp_path, capsys):
+    (tmp_path / "source").write_text("two\n")
+    (tmp_path / "reference").write_text("zwei\n")
+    files = f"--source {tmp_path}/source --reference {tmp_path}/reference"
+    words = f"evaluate --model {run[0]} {files} --output_dir {tmp_path} --device cpu --quiet"
+    assert main(words.split()) == 0
+    assert "WER  words missing" in capsys.readouterr().out
+
+
 def test_a_run_whose_evaluations_do_not_translate_is_scored_all_the_same(tmp_path):
     words = "--metrics bleu,chrf --predict_with_generate false --metric_for_best_model loss"
     results = train_from_recipe(tiny_recipe(tmp_path, f"{words} --average_best false"))
