@@ -26,9 +26,10 @@ import pytest
 import tiny
 import torch
 import transformers
+from exports import EXPORTS, traced_once
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from loopback_hub import LoopbackHub
-from search.engines import EXPORTED
 
 from csan_hf import EnsembleForConditionalGeneration
 from csan_hf.data import TokenizerPair, train_tokenizer
@@ -63,11 +64,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Takes what the imports made out of garbage collection, which would go through it again with
-    every training.
+    """Collects garbage seldom, and never what the imports made: it would take a fifth of the time,
+    mostly while programs are traced.
     """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(autouse=True)
@@ -134,29 +136,48 @@ def chromium(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory):
-    """A model by name, and the folder of its graphs, made once."""
-    from csan_hf.hub.onnx import export_onnx  # which needs an extra
+    """A function that returns a model of `exports.py` and the folder of its graphs, which one of
+    the workers makes for all.
+    """
+    from csan_hf.hub.onnx_precision import PRECISIONS  # which needs an extra
+
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
 
     @cache
-    def make(name):
-        model = EXPORTED[name]()
-        folder = tmp_path_factory.mktemp("graphs")
-        return model, export_onnx(model, folder, with_attention=name == "csan")
+    def make(name, precision="float32"):
+        model = EXPORTS[name].make()
+        folder = shared / "graphs" / name.replace(", ", "_").replace(" ", "_")
+        with FileLock(f"{folder}.lock"):
+            for precision_of_graphs in PRECISIONS:
+                export_once(model, name, folder / precision_of_graphs)
+        return model, folder / precision
 
     return make
 
 
-@pytest.fixture(scope="session")
-def graphs(tmp_path_factory):
-    """The folder of the graphs of a model that reads letters."""
-    pytest.importorskip("onnxruntime")
+def export_once(model, name, folder):
+    """Exports a model of `exports.py`, with the precision that is the name of the folder."""
     from csan_hf.hub.onnx import export_onnx
 
-    tokenizer = train_tokenizer([*tiny.SENTENCES, "zwei"] * 3, 99, kind="characters")
-    model = tiny.recurrent(vocab_size=len(tokenizer))
-    model.generation_config.max_length = 8
-    folder = tmp_path_factory.mktemp("exported") / "graphs"
-    return export_onnx(model, folder, tokenizers=TokenizerPair(tokenizer, tokenizer))
+    if folder.exists():
+        return
+    with traced_once():
+        export_onnx(
+            model,
+            folder,
+            precision=folder.name,
+            with_attention=EXPORTS[name].with_attention,
+            tokenizers=EXPORTS[name].tokenizers(),
+        )
+
+
+@pytest.fixture(scope="session")
+def graphs(exported):
+    """The folder of the graphs of a model that reads letters."""
+    pytest.importorskip("onnxruntime")
+    return exported("letters")[1]
 
 
 @pytest.fixture(scope="session")

@@ -85,6 +85,17 @@ for strategy in STRATEGIES:
         "head_area": 3,
     }
 
+# One layer, where a test is slow for each
+PLAIN_LAYER = {**PLAIN, "encoder_layers": 1, "decoder_layers": 1}
+ONE_LAYER = {
+    **LOCALITIES["everything, query"],
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "localness_layers": [0],
+    "decoder_localness_layers": [0],
+    "cross_localness_layers": [0],
+}
+
 # What a self-attention may see and add, in the encoder and in the decoder
 SPECIFICATIONS = {
     "relative positions": {"relative_positions": 2},

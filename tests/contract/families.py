@@ -28,10 +28,6 @@ WORDS = (2, 11)  # first, and one after the last: tokens that the tiny vocabular
 
 # Everything at once: window, area of heads and Gaussian in encoder, decoder and cross-attention.
 LOCAL = tiny.LOCALITIES["everything, query"]
-# The same in one layer, where a test is slow for each layer
-ONE_LAYER = {**LOCAL, "encoder_layers": 1, "decoder_layers": 1}
-ONE_LAYER |= {name: [0] for name in LOCAL if name.endswith("localness_layers")}
-PLAIN_LAYER = {**tiny.PLAIN, "encoder_layers": 1, "decoder_layers": 1}
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import copy
 import pytest
 import tiny
 import torch
-from families import ONE_LAYER, PLAIN_LAYER, sources, targets, training_batch
-from tiny import every_mode, gradients
+from families import sources, targets, training_batch
+from tiny import ONE_LAYER, PLAIN_LAYER, every_mode, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 

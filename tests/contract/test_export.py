@@ -4,7 +4,7 @@ did not see.
 """
 
 import copy
-from functools import cache
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +12,13 @@ import onnx
 import pytest
 import tiny
 import torch
-from families import ONE_LAYER, PLAIN_LAYER, sources, targets
+from exports import EXPORTS, letters_and_phones, residual_grid, traced_once
+from families import sources, targets
 from search.engines import graph_engine, source_batch
-from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 from transformers.exporters.exporter_dynamo import DynamoConfig, DynamoExporter
 
 from csan_hf import EnsembleForConditionalGeneration
-from csan_hf.data.tokenization import TokenizerPair, train_tokenizer
 from csan_hf.hub.onnx import export_onnx, graph_logits
 from csan_hf.hub.public_files import read_json
 from csan_hf_runtime.command_line import main
@@ -27,19 +26,9 @@ from csan_hf_runtime.graphs import GraphDecoder, Graphs
 from csan_hf_runtime.translator import TextTranslator
 
 MODELS = {
-    "csan, everything": lambda: tiny.csan(seed=1, max_position_embeddings=256, **ONE_LAYER),
-    "pervasive attention, residual": lambda **sizes: tiny.grid(
-        seed=59,
-        num_layers=1,
-        **tiny.RESIDUAL,
-        aggregation="gated_max",
-        position_embeddings="sinusoidal",
-        **sizes,
-    ),
-    "pervasive attention, gated, max and attention": lambda: tiny.grid(
-        seed=1, num_layers=1, gated=True, aggregation="max_attention", position_embeddings="learned"
-    ),
-    "conv_s2s": lambda: tiny.convolutional(seed=1, encoder_layers=1, decoder_layers=1),
+    "csan, everything": lambda: tiny.csan(seed=1, max_position_embeddings=256, **tiny.ONE_LAYER),
+    "pervasive attention, residual": residual_grid,
+    **{name: EXPORTS[name].make for name in ("pervasive attention", "conv_s2s")},
 }
 SEEN = ((6, 4, 5), 5)
 UNSEEN = (((9, 3), 11), ((17, 2, 5, 8, 11), 4), ((23,), 30), ((12, 40), 3))
@@ -77,129 +66,31 @@ def test_a_program_takes_other_shapes_than_it_was_traced_with(name):
 # ---- ONNX: exported models translate as the models that they were made of, a token and a cache at
 # a time
 
-RESIDUAL = MODELS["pervasive attention, residual"]
-SPELLED = ["née", "a", "bcadé", "", "cafés noirs", "ZEBRA’S", "zebra'", "CAFÉ"]
-LETTERS = train_tokenizer(SPELLED[:4], 30, kind="characters", unicode_form="NFD", case="lower")
-PHONES = train_tokenizer(["n e", "a b", "tʃ ks ɔ̃ ʒ"], 30, kind="symbols")
-# Every kind of locality, with layers that keep a window, everything or a sum; areas and the other
-# Gaussians are in the other model and in the checkpoint of the command's test
-EVERY_KIND = {
-    **tiny.PLAIN,
-    "sinusoids": None,
-    "encoder_locality": [
-        {"block": 2},
-        {"cnn": True, "bi_direct": True, "local_hard": {"width": 4.0, "cut_off": True}},
-    ],
-    "decoder_locality": [
-        {"window": 5, "relative_positions": 2, "neighbor": True},
-        {"relative_bias": True, "gaussian": {"width": "layer"}},
-    ],
-    "cross_locality": [
-        {"moving_gaussian": {"width": 3.0}},
-        {"moving_gaussian": {"width": 3.0, "gain": 0.4, "ends_within": 1}},
-    ],
-}
+NAMES = sorted(EXPORTS.keys() - {"csan", "letters"})
+WITH_ATTENTION = [name for name in NAMES if EXPORTS[name].with_attention]
 
 
-LINES = {
-    **tiny.PLAIN,
-    "line_token_id": 7,
-    "cross_locality": [
-        {"line": True, "moving_gaussian": {"width": 6.0, "gain": 0.1, "ends_within": 1}},
-        {"line": True},
-    ],
-}
+def with_lines(model, batch: dict) -> dict:
+    """The batch with some ends of lines, where the model knows these."""
+    mark = model.config.to_dict().get("line_token_id")
+    if mark is None:
+        return batch
+    return {
+        name: ids.masked_fill(ids == 7, mark) if name.endswith("input_ids") else ids
+        for name, ids in batch.items()
+    }
 
 
-class UnusualProducts(nn.Module):
-    """A layer of products that int8 leaves in float32."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.bias = layer.bias
-        self.weights = nn.ParameterList(layer.weight.T * factor for factor in (1, 2, 3))
-
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Adds up a Gemm with a factor, a product within an If and one with three axes."""
-        matrix, matrix_of_branch, matrices = self.weights
-        rows = states.flatten(0, 1)
-        scaled = torch.addmm(self.bias, rows, matrix, alpha=-2)
-        is_number = rows.square().sum() >= 0
-        branch = torch.cond(
-            is_number, torch.mm, lambda *factors: -torch.mm(*factors), (rows, matrix_of_branch)
-        )
-        return states @ matrices[None] + (scaled + branch).view(*states.shape[:2], -1)
-
-
-def with_unusual_products():
-    """The decoder's first product is one of embeddings as they are."""
-    model = tiny.csan(seed=1, **PLAIN_LAYER, sinusoids=None, scale_embedding=False)
-    layer = model.model.encoder.layers[0]
-    layer.fc1 = UnusualProducts(layer.fc1)
-    return model
-
-
-ONNX_MODELS = {
-    "csan, every kind": lambda: tiny.csan(seed=1, **EVERY_KIND),
-    "csan, unusual products": with_unusual_products,
-    "csan, blocks and windows alone": lambda: tiny.csan(
-        seed=1, attn_implementation="blocked", **{**ONE_LAYER, "cross_localness_layers": []}
-    ),
-    "csan, lines": lambda: tiny.csan(seed=1, **LINES),
-    **{name: make for name, make in MODELS.items() if "csan" not in name},
-    "pervasive attention, residual": lambda: MODELS["pervasive attention, residual"](
-        vocab_size=len(LETTERS), decoder_vocab_size=len(PHONES)
-    ),
-    "rnnsearch": lambda: tiny.recurrent(
-        seed=1, hidden_size=64, encoder_layers=2, attention="additive"
-    ),
-}
-WITHOUT_ATTENTION = {"csan, lines", "csan, unusual products", "pervasive attention, residual"}
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
-    """A model and the folder of its ONNX graphs, by name and precision; graphs of the same modules
-    are traced once.
-    """
-    programs = {}
-    trace = torch.onnx.export
-
-    def trace_once(module, **options):
-        if str(module) not in programs:
-            programs[str(module)] = trace(module, **options)
-        return programs[str(module)]
-
-    @cache
-    def make(name, precision="float32"):
-        model = ONNX_MODELS[name]()
-        tokenizers = None
-        if name == "pervasive attention, residual":
-            model.generation_config.max_length = 14
-            tokenizers = TokenizerPair(LETTERS, PHONES)
-        folder = tmp_path_factory.mktemp("onnx")
-        export_onnx(
-            model,
-            folder,
-            precision=precision,
-            with_attention=name not in WITHOUT_ATTENTION,
-            tokenizers=tokenizers,
-        )
-        return model, folder
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.onnx, "export", trace_once)
-        yield make
-
-
-@pytest.mark.parametrize("name", ONNX_MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_same_translations(name, exported):
     model, folder = exported(name)
-    batch = sources((9, 3, 7, 1))  # another number and other lengths than were traced
+    batch = with_lines(
+        model, sources((9, 3, 7, 1))
+    )  # another number and other lengths than were traced
     first_source = {key: tensor[:1] for key, tensor in batch.items()}
     for inputs in (batch, tiny.padded_on_the_left(batch), first_source):
         count = len(inputs["input_ids"])
-        whole = {**inputs, "decoder_input_ids": targets(count, 12)}
+        whole = with_lines(model, {**inputs, "decoder_input_ids": targets(count, 12)})
         torch.testing.assert_close(
             graph_logits(folder, **whole), logits_of(model, whole), rtol=1e-4, atol=1e-5
         )
@@ -217,11 +108,11 @@ def test_same_translations(name, exported):
                     assert hypothesis.tokens.tolist() == row.tolist()
 
 
-@pytest.mark.parametrize("name", sorted(ONNX_MODELS.keys() - WITHOUT_ATTENTION))
+@pytest.mark.parametrize("name", WITH_ATTENTION)
 def test_a_graph_gives_the_attention_that_alignments_are_read_from(name, exported):
     model, folder = exported(name)
     graphs = Graphs.from_directory(folder)
-    batch = sources((9, 3, 7))
+    batch = with_lines(model, sources((9, 3, 7)))
     ids, mask = (batch[key].numpy() for key in ("input_ids", "attention_mask"))
     targets_of_beams = targets(6, 4)  # two beams of each source
     alignment = GraphDecoder(graphs, graphs.encode(ids, mask)).attention(targets_of_beams.numpy())
@@ -272,7 +163,7 @@ def after_tokens(graphs, source, tokens):
 
 def error_of(folder: Path, model) -> float:
     """The largest difference of a token's logits from the model's, as a share of how these vary."""
-    batch = batch_of((9, 3, 7, 1), 12)
+    batch = with_lines(model, batch_of((9, 3, 7, 1), 12))
     expected = logits_of(model, batch)
     logits = graph_logits(folder, **batch)
     is_forbidden = expected.isinf()
@@ -287,17 +178,17 @@ LARGEST_ERRORS = {"float16": 0.005, "int8": 0.1}
 
 
 @pytest.mark.parametrize("precision", LARGEST_ERRORS)
-@pytest.mark.parametrize("name", ONNX_MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_close_with_fewer_bits(name, precision, exported):
     model, folder = exported(name, precision)
     assert error_of(folder, model) < LARGEST_ERRORS[precision]
 
 
-@pytest.mark.parametrize("name", ONNX_MODELS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sentence_in_int8_does_not_depend_on_those_beside_it(name, exported):
-    _, folder = exported(name, "int8")
+    model, folder = exported(name, "int8")
     lengths = (9, 3, 7, 1)
-    batch = batch_of(lengths, 12)
+    batch = with_lines(model, batch_of(lengths, 12))
     together = graph_logits(folder, **batch)
     for row, length in enumerate(lengths):
         sentence = {
@@ -356,33 +247,36 @@ def test_a_moving_gaussian_keeps_its_place_in_16_bits(exported):
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_graphs_of_other_weights_are_refused(precision, exported, tmp_path):
-    exported("conv_s2s")
+def test_graphs_of_other_weights_are_refused(precision, tmp_path):
     model = MODELS["conv_s2s"]()
-    with torch.no_grad():
-        model.lm_head.weight.neg_()
-    with pytest.raises(
-        ValueError, match=rf"^ConvS2S.* in {precision} computes something else: .* differ .* by \d"
-    ):
-        export_onnx(model, tmp_path / "onnx", precision=precision)  # of the graphs traced before
-    assert not list(tmp_path.iterdir())
+    with traced_once():
+        export_onnx(model, tmp_path / "right")
+        with torch.no_grad():
+            model.lm_head.weight.neg_()
+        message = rf"^ConvS2S.* in {precision} computes something else: .* differ .* by \d"
+        with pytest.raises(ValueError, match=message):
+            export_onnx(model, tmp_path / "onnx", precision=precision)
+    assert os.listdir(tmp_path) == ["right"]
 
 
-def test_graphs_that_do_not_run_are_refused(exported, tmp_path, monkeypatch):
+def test_graphs_that_do_not_run_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(
         onnx, "save", lambda model, path, **options: Path(path).write_bytes(b"\x08")
     )
-    with pytest.raises(ValueError, match=r"^ConvS2S.* as ONNX graphs in float32 does not run: "):
+    message = r"^ConvS2S.* as ONNX graphs in float32 does not run: "
+    with traced_once(), pytest.raises(ValueError, match=message):
         export_onnx(MODELS["conv_s2s"](), tmp_path / "onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_words_of_letters_become_symbols_without_torch(exported):
     model, folder = exported("pervasive attention, residual")
-    expected = model.generate(**LETTERS(SPELLED, padding=True, return_tensors="pt"))
-    texts = PHONES.batch_decode(expected, skip_special_tokens=True)
-    translations = TextTranslator.from_directory(folder).translate(SPELLED)
-    texts[SPELLED.index("")] = ""
+    spelled = ["née", "a", "bcadé", "", "cafés noirs", "ZEBRA’S", "zebra'", "CAFÉ"]
+    letters, phones = letters_and_phones()
+    expected = model.generate(**letters(spelled, padding=True, return_tensors="pt"))
+    texts = phones.batch_decode(expected, skip_special_tokens=True)
+    translations = TextTranslator.from_directory(folder).translate(spelled)
+    texts[spelled.index("")] = ""
     assert [several[0].text for several in translations] == texts
     assert len(set(texts)) > 3
 
@@ -426,9 +320,10 @@ def test_what_cannot_be_exported_is_said(tmp_path):
     with pytest.raises(
         ValueError, match=r"must be float32, got torch.bfloat16: call model.float\(\)"
     ):
-        export_onnx(RESIDUAL().bfloat16(), tmp_path / "onnx")
+        export_onnx(residual_grid().bfloat16(), tmp_path / "onnx")
     with pytest.raises(ValueError, match="EnsembleForConditionalGeneration cannot be exported"):
         export_onnx(
-            EnsembleForConditionalGeneration.of([RESIDUAL(), RESIDUAL()]), tmp_path / "onnx"
+            EnsembleForConditionalGeneration.of([residual_grid(), residual_grid()]),
+            tmp_path / "onnx",
         )
     assert not (tmp_path / "onnx").exists()

@@ -8,62 +8,38 @@ from functools import partial
 import pytest
 import tiny
 import torch
-from tokenizers import AddedToken
+from exports import EXPORTS, WORDS_OF_LINES, model_of_lines, tokenizer_of_lines
 
 from csan_hf.data import TokenizerPair, train_tokenizer
 from csan_hf.data.tokenization import add_language_tags
-from csan_hf.hub.onnx import export_onnx
 from csan_hf.pipelines.torch_engine import torch_engine
 from csan_hf_runtime import translator as module
 from csan_hf_runtime.command_line import main
 from csan_hf_runtime.options import TranslationOptions
 from csan_hf_runtime.translator import TextTranslator
 
-WORDS = ["one", "two", "three", "a dog runs", "much of them", "nine words"]
 TEXT = "one dog\n\n  two words\nmuch of them\n\tnine\n"
 LINES = ["one dog", "two words", "much of them", "nine"]
 
 
-def model_of_lines(mark):
-    """A model that knows lines, which this mark ends, and its tokenizers."""
-    tokenizer = train_tokenizer(WORDS, 320)
-    tokenizer.add_tokens([AddedToken(mark, normalized=False)])
-    model = tiny.csan(
-        seed=4,
-        **{
-            **tiny.PLAIN,
-            "vocab_size": len(tokenizer),
-            "sinusoids": None,
-            "line_token_id": tokenizer.convert_tokens_to_ids(mark),
-            "encoder_locality": [{"window": 5, "relative_positions": 3}] * 2,
-            "decoder_locality": [{"window": 5, "relative_positions": 3}] * 2,
-            "cross_locality": [{"line": True, "moving_gaussian": True}] * 2,
-        },
-    )
-    model.generation_config.max_length = 9
-    return model, TokenizerPair(tokenizer, tokenizer)
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+@pytest.fixture
+def of_lines(exported):
     """A model that knows lines, its tokenizers, and the folder of its graphs."""
-    model, pair = model_of_lines("\n")
-    folder = tmp_path_factory.mktemp("lines") / "graphs"
-    export_onnx(model, folder, with_attention=True, tokenizers=pair)
-    return model, pair, folder
+    model, folder = exported("csan, lines")
+    return model, EXPORTS["csan, lines"].tokenizers(), folder
 
 
 @pytest.fixture(params=["graphs", "torch"])
-def translator(request, exported):
-    model, pair, folder = exported
+def translator(request, of_lines):
+    model, pair, folder = of_lines
     if request.param == "graphs":
         return TextTranslator.from_directory(folder)
     return TextTranslator(torch_engine(model, pair))
 
 
-def lines_by_the_library(exported, lines, **settings):
+def lines_by_the_library(of_lines, lines, **settings):
     """Translations of some lines as one source, by `generate`."""
-    model, pair, _ = exported
+    model, pair, _ = of_lines
     tokenizer = pair.source
     mark = tokenizer.convert_tokens_to_ids("\n")
     ids = []
@@ -82,16 +58,16 @@ def lines_by_the_library(exported, lines, **settings):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_lines_of_a_text_are_translated_together(num_beams, translator, exported):
+def test_lines_of_a_text_are_translated_together(num_beams, translator, of_lines):
     [[translation]] = translator.translate([TEXT], num_beams=num_beams)
-    expected = lines_by_the_library(exported, LINES, num_beams=num_beams)
+    expected = lines_by_the_library(of_lines, LINES, num_beams=num_beams)
     assert [sentence.translation_text.strip() for sentence in translation.sentences] == expected
     assert [sentence.source_text for sentence in translation.sentences] == LINES
     first, second, third, fourth = (sentence.translation_text for sentence in translation.sentences)
     assert translation.text == f"{first}\n\n  {second}\n{third}\n\t{fourth}\n"
     [[alone]] = translator.translate([TEXT], num_beams=num_beams, lines="alone")
     expected_alone = [
-        lines_by_the_library(exported, [line], num_beams=num_beams)[0] for line in LINES
+        lines_by_the_library(of_lines, [line], num_beams=num_beams)[0] for line in LINES
     ]
     assert [sentence.translation_text.strip() for sentence in alone.sentences] == expected_alone
     assert expected_alone != expected
@@ -144,13 +120,13 @@ def test_a_stream_of_documents_is_cut_between_them(translator, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "how"), [("", {"documents": True}), ("--lines alone", {"lines": "alone"})]
 )
-def test_the_cues_of_a_file_are_a_document(options, how, exported, tmp_path, capsys, monkeypatch):
+def test_the_cues_of_a_file_are_a_document(options, how, of_lines, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("csan_hf_runtime.windows.WINDOW_LINES", 2)
     cues = []
     for second, line in enumerate(["", *LINES, ""]):
         cues.append(f"00:{second:02}.000 --> 00:{second:02}.900\n{line}\n")
     (tmp_path / "film.vtt").write_text("WEBVTT\n\n" + "\n".join(cues))
-    _, _, folder = exported
+    _, _, folder = of_lines
     words = f"translate --model {folder} --input {tmp_path}/film.vtt --quiet {options}"
     assert main(words.split()) == 0
     written = capsys.readouterr().out.splitlines()[3::3]
@@ -158,8 +134,8 @@ def test_the_cues_of_a_file_are_a_document(options, how, exported, tmp_path, cap
     assert written == ["", *[translation.text for [translation] in translations], ""]
 
 
-def test_a_file_of_strings_keeps_its_lines(exported, tmp_path, capsys):
-    _, _, folder = exported
+def test_a_file_of_strings_keeps_its_lines(of_lines, tmp_path, capsys):
+    _, _, folder = of_lines
     lines = ["", "\tone dog", "  two words  ", "   ", "much of them", ""]
     (tmp_path / "strings").write_text("\n".join(lines))
     assert main(f"translate --model {folder} --input {tmp_path}/strings --documents".split()) == 0
@@ -213,8 +189,8 @@ def test_the_progress_of_documents_adds_up(translator):
     assert min(told) >= 0
 
 
-def test_a_stopped_command_goes_on_behind_a_document(exported, tmp_path, capsys):
-    _, _, folder = exported
+def test_a_stopped_command_goes_on_behind_a_document(of_lines, tmp_path, capsys):
+    _, _, folder = of_lines
     lines = ["one", "", "two", "nine words", "", "much"]
     (tmp_path / "in").write_text("\n".join(lines))
     words = f"translate --model {folder} --input {tmp_path}/in --output {tmp_path}/out --documents"
@@ -239,8 +215,8 @@ def test_a_text_may_begin_with_a_blank_line(translator):
     assert translation.text == f"\n  {first}\n{second}"
 
 
-def test_the_tag_of_a_language_is_that_of_a_text(exported):
-    model, pair, _ = exported
+def test_the_tag_of_a_language_is_that_of_a_text(of_lines):
+    model, pair, _ = of_lines
     seen = []
     tagged = copy.deepcopy(pair)
     add_language_tags(tagged, [">>de<<", ">>fr<<"])
@@ -262,7 +238,9 @@ def test_the_tag_of_a_language_is_that_of_a_text(exported):
 
 
 def test_a_mark_in_the_text_of_a_line_ends_no_line():
-    translator = TextTranslator(torch_engine(*model_of_lines("</p>")))
+    tokenizer = tokenizer_of_lines("</p>")
+    engine = torch_engine(model_of_lines("</p>"), TokenizerPair(tokenizer, tokenizer))
+    translator = TextTranslator(engine)
     [[translation]] = translator.translate(["one</p>two\nnine"])
     assert [sentence.source_text for sentence in translation.sentences] == ["one</p>two", "nine"]
 
@@ -276,7 +254,7 @@ def test_links_and_tags_are_of_lines(translator):
 
 
 def test_a_model_of_sentences_has_no_lines():
-    tokenizer = train_tokenizer(WORDS, 300)
+    tokenizer = train_tokenizer(WORDS_OF_LINES, 300)
     model = tiny.csan(vocab_size=300)
     translator = TextTranslator(torch_engine(model, TokenizerPair(tokenizer, tokenizer)))
     with pytest.raises(ValueError, match="lines='together' needs a model that attends line by"):
