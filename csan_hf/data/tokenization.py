@@ -17,7 +17,7 @@ import json
 import math
 import re
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -741,7 +741,28 @@ def tokenize_dataset(
             f"max_target_length={args.max_target_length}, max_length_ratio={args.max_length_ratio} "
             f"drop all; raise them ({report})"
         )
+    for split, pairs in _pairs_in_training(result).items():
+        report.note(split, "that the training split has, too", pairs)
     return DatasetDict(result), report
+
+
+def _pairs_in_training(splits: Mapping[str, Dataset]) -> Counter[str]:
+    """Counts the pairs of each other split that the training split has, too; of several references
+    one is enough.
+    """
+    rows_of: dict[tuple[str, str], set[tuple[str, int]]] = defaultdict(set)
+    for split, rows in splits.items():
+        if split == "train":
+            continue
+        for number, row in enumerate(rows.select_columns(["source", "target"])):
+            for reference in row["target"].split(VARIANTS):
+                rows_of[row["source"], reference].add((split, number))
+    shared: set[tuple[str, int]] = set()
+    if "train" in splits and rows_of:
+        for batch in splits["train"].select_columns(["source", "target"]).iter(10_000):
+            for pair in zip(batch["source"], batch["target"], strict=True):
+                shared |= rows_of.get(pair, set())
+    return Counter(split for split, _ in shared)
 
 
 def tokenize_rows(

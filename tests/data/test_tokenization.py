@@ -21,6 +21,7 @@ from csan_hf.data import (
     train_tokenizer,
     train_tokenizers,
 )
+from csan_hf_runtime.text_files import VARIANTS
 from csan_hf_runtime.vocabulary import VocabularyFile
 
 # Spaces and invisible marks
@@ -276,6 +277,21 @@ def test_long_pairs_leave_the_training_split_only():
     assert len(data["train"]) == 4
     with pytest.raises(ValueError, match="no training pair is left: max_source_length=2"):
         tokenized(max_source_length=2)
+
+
+def test_pairs_that_the_training_split_has_too_are_counted():
+    texts = {
+        "train": {"source": ["a", "b", "b", "c"], "target": ["x", "y", "z", "x"]},
+        "validation": {"source": ["b", "a"], "target": [f"u{VARIANTS}y{VARIANTS}z", "y"]},
+        "test": {"source": ["a", "a", "c"], "target": ["x", "x", "y"]},
+        "other": {"source": ["d"], "target": ["x"]},
+    }
+    corpus = DatasetDict({split: Dataset.from_dict(columns) for split, columns in texts.items()})
+    _, report = tokenize_dataset(corpus, BYTES, DataArguments(dataset="numbers"))
+    remark = "that the training split has, too"
+    noted = {split: remarks[remark] for split, remarks in report.noted.items()}
+    assert noted == {"train": 0, "validation": 1, "test": 2, "other": 0}
+    assert f"test: 3 of 3 pairs; kept: 2 {remark}" in str(report)
 
 
 # ---- tokens that are characters or symbols
