@@ -239,6 +239,8 @@ def _forcing_prefixes(prefixes: Sequence[Prefix], start: int) -> Rule:
             allowed = prefixes[sentences[row]].allowed(ids)
             if allowed:
                 kept = scores[row, allowed]
+                if (kept == -math.inf).all():  # another rule forbids what must be there
+                    kept[:] = 0.0
                 scores[row] = -math.inf
                 scores[row, allowed] = kept
 

@@ -338,8 +338,8 @@ def _continuations(
 def _is_done(
     scores: np.ndarray, least: np.ndarray, beams: Beams, *, length: int, limits: np.ndarray
 ) -> np.ndarray:
-    """Of which sentences [S] no open beam can still be among the best that have ended, whose least
-    score is `least` [S]; see `Beams`.
+    """Whether each sentence [S] is done: no open beam can still be among the best that have ended,
+    whose least score is `least` [S]; see `Beams`.
     """
     if beams.early_stopping is True:
         return least > LOW / 2
@@ -378,7 +378,7 @@ def best_places(scores: np.ndarray, count: int) -> np.ndarray:
     rows, size = scores.shape
     if size < 64 * count:
         return _best_of_few(scores, min(count, size))
-    # They stand in the columns with the largest maxima
+    # The best stand in the columns with the largest maxima
     height = math.isqrt(size // count)
     width = size // height
     whole = height * width
@@ -391,7 +391,10 @@ def best_places(scores: np.ndarray, count: int) -> np.ndarray:
     places[is_beyond] = 0
     candidates = take(scores, places)
     candidates[is_beyond] = -math.inf
-    return take(places, _best_of_few(candidates, count))
+    best = _best_of_few(candidates, count)
+    if take(is_beyond, best).any():  # fewer scores than that are finite
+        return _best_of_few(scores, count)
+    return take(places, best)
 
 
 def _best_of_few(scores: np.ndarray, count: int) -> np.ndarray:

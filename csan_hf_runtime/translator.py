@@ -273,7 +273,8 @@ class TextTranslator:
         from tqdm.auto import tqdm  # slow to import, and not all need it
 
         chosen = TranslationOptions(**options)
-        generator = np.random.default_rng(chosen.seed) if chosen.sample else None
+        is_drawing = chosen.sample or chosen.seed is not None
+        generator = np.random.default_rng(chosen.seed) if is_drawing else None
         beginnings = None if prefixes is None else iter(prefixes)
         lines_read = lines_before
         bar = tqdm(
@@ -478,7 +479,7 @@ class TextTranslator:
         _, defaults = self.engine.defaults(options.source_lang, options.target_lang)
         generation = defaults.replaced(**options.generation_fields(defaults))
         generation = self._in_language(generation, options.target_lang)
-        if options.sample and generator is None:
+        if generator is None and (options.sample or options.seed is not None):
             generator = np.random.default_rng(options.seed)
         reader = source_reader(
             self.engine, options.source_lang, options.target_lang, options.prefix
@@ -700,8 +701,12 @@ class TextTranslator:
         lengths = np.array([len(request.encode(segments[number])) for number in unit.numbers])
         options = request.options
         if len(lengths) == 1 or options.max_length or options.max_new_tokens:
-            return int(self._limits(request.generation, lengths).sum())
-        return int(_most_tokens(lengths).sum()) + len(lengths) + 1
+            limit = int(self._limits(request.generation, lengths).sum())
+        else:
+            limit = int(_most_tokens(lengths).sum()) + len(lengths) + 1
+        if self.engine.positions is None or self.engine.extends_positions:
+            return limit
+        return min(limit, self.engine.positions + 1)  # the last token is not read
 
     def _limits(self, generation: Generation, lengths: np.ndarray) -> np.ndarray:
         """The most tokens [B] of translations, the first included, of sources of lengths [B]."""
@@ -714,8 +719,6 @@ class TextTranslator:
             free = 1 + _most_tokens(lengths)
             # A model that has made more positions for the source does so for the target
             limits = np.where(lengths > positions, free, np.minimum(free, max(positions, 2)))
-        if not self.engine.extends_positions:
-            limits = np.minimum(limits, positions + 1)  # the last token is not read
         return limits
 
     # ---- from hypotheses to translations

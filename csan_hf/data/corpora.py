@@ -98,8 +98,8 @@ class DataArguments:
         target_lang: Target language, what {lang} stands for.
         source_column: Column of the source text (default: the name of the language).
         target_column: Column of the target text (default: the name of the language).
-        train_size: Number of training pairs that 'numbers' makes (default 30,000), or that are
-            drawn at random from another corpus (default: all).
+        train_size: Number of training pairs, of each pair of languages, that 'numbers' makes
+            (default 30,000), or that are drawn at random from another corpus (default: all).
         validation_size: Number of validation pairs that 'numbers' makes (default 1,000), or that
             are taken from the start of another set (default: all). Without a validation set they
             are drawn at random from the training set; sources that differ in case or Unicode form

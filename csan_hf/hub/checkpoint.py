@@ -19,7 +19,6 @@ _STALE = (
     "model.safetensors.index.json",
     "pytorch_model*.bin*",
     "generation_config.json",
-    TARGET_TOKENIZER_SUBFOLDER,
     "modeling_csan_classification.py",
 )
 
@@ -77,7 +76,9 @@ def save_self_contained(
         (directory / "config.json").unlink(missing_ok=True)
         for pattern in _STALE:
             for path in directory.glob(pattern):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                path.unlink()
+        if tokenizers is not None and (directory / TARGET_TOKENIZER_SUBFOLDER).exists():
+            shutil.rmtree(directory / TARGET_TOKENIZER_SUBFOLDER)
         # The config last: without it nothing loads
         for path in sorted(new.iterdir(), key=lambda path: path.name == "config.json"):
             path.replace(directory / path.name)

@@ -92,6 +92,8 @@ def export_onnx(
         for name in ("onnx", "onnxscript", "onnxruntime"):
             if importlib.util.find_spec(name) is None:
                 raise ModuleNotFoundError(name=name)
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be {', '.join(PRECISIONS)}, got {precision!r}.")
     convert, largest_error = PRECISIONS[precision]
     directory = Path(directory)
     if not hasattr(model, "model") or model.config.model_type not in FAMILIES:

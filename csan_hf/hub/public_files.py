@@ -219,7 +219,8 @@ def public_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
     shown: dict[str, Any] = _mapped(
         public, lambda text: _last_part(text) if is_local_path(text) else text
     )
-    shown.get("data", {}).pop("cache_dir", None)
+    if isinstance(data := shown.get("data"), dict):  # a file of another program may be otherwise
+        data.pop("cache_dir", None)
     return shown
 
 

@@ -31,6 +31,9 @@ from .public_files import (
     read_json,
 )
 
+PUSHED = ".pushed-"
+"""Begins the names of folders in a run with what is being uploaded."""
+
 # Files that the library's own pushes may have left in a repository, which must
 # not stay public
 _NOT_PUBLIC = [
@@ -258,9 +261,7 @@ def push_in_background(
     """
     run = checkpoint.resolve().parent
     with ExitStack() as stack:
-        where = tempfile.TemporaryDirectory(
-            prefix=f".{run.name}.", dir=run.parent, ignore_cleanup_errors=True
-        )
+        where = tempfile.TemporaryDirectory(prefix=PUSHED, dir=run, ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(where), "checkpoint")
         for name, path in public_files(checkpoint).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

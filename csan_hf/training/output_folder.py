@@ -12,6 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, TextIO
 
+from csan_hf.hub.push import PUSHED
 from csan_hf_runtime.text_files import write_text
 
 from .checkpoints import (
@@ -100,6 +101,8 @@ def begin_run(recipe: Recipe, output: Path) -> None:
         unfinished = re.fullmatch(r"\.(.+)\.[0-9a-f]{12}", path.name)
         if unfinished and any(fnmatch(unfinished[1], pattern) for pattern in _WRITTEN):
             path.unlink()
+    for path in output.glob(f"{PUSHED}*"):  # of a process that was killed
+        shutil.rmtree(path)
     write_text(
         output / MARK, "A run of csan_hf made this folder; --overwrite deletes what it wrote.\n"
     )

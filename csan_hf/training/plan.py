@@ -1,6 +1,7 @@
 # Copyright 2026 The csan_hf authors. Licensed under the Apache License, Version 2.0.
 """A recipe, checked and resolved once into data, tokenizers, configuration and arguments."""
 
+import math
 import pkgutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +42,7 @@ from csan_hf.evaluation.metrics import (
 )
 from csan_hf.families import ModelFamily
 from csan_hf.models.configuration_seq2seq import Seq2SeqConfig
-from csan_hf.models.translation import language_id
+from csan_hf.models.translation import language_id, max_positions
 from csan_hf.pipelines.ensemble import target_size
 from csan_hf_runtime.characters import join_ranges
 from csan_hf_runtime.text_files import reading_folder_or_name
@@ -127,7 +128,7 @@ class Plan:
                 tokenizers.target, self.data.target_lang
             )
         generation |= self.generation
-        positions = getattr(self.config, "max_position_embeddings", None)
+        positions = max_positions(self.config)
         if positions and "max_length" not in self.recipe.generation and "max_length" in generation:
             generation["max_length"] = min(generation["max_length"], positions)
         with refusing("The section generation is refused"):  # a corpus may give fewer tokens
@@ -183,7 +184,7 @@ def resolve(recipe: Recipe, *, with_data: bool = True) -> Plan:
     family = find_family(recipe.model)
     _rehearse_optimizer(arguments)
     if data.is_endless:
-        _check_endless(arguments, family)
+        _check_endless(arguments, data, family)
     if data.unlabelled and not arguments.teachers:
         raise RecipeError(
             "data.unlabelled has no translations, which training.teachers make: name them, or "
@@ -253,7 +254,9 @@ def _check_apart(output: str, key: str, name: str | None) -> None:
         )
 
 
-def _check_endless(arguments: TranslationTrainingArguments, family: ModelFamily) -> None:
+def _check_endless(
+    arguments: TranslationTrainingArguments, data: DataArguments, family: ModelFamily
+) -> None:
     if arguments.teachers:
         raise RecipeError(
             "training.teachers are asked about the whole training set, and data.streaming without "
@@ -267,9 +270,18 @@ def _check_endless(arguments: TranslationTrainingArguments, family: ModelFamily)
         raise RecipeError(
             "data.streaming has no epochs: set training.eval_strategy to steps or no."
         )
-    if arguments.batch_bound(family) is None:
+    cost = family.batch_cost
+    bound = arguments.batch_bound(family)
+    if bound is None:
+        raise RecipeError(f"data.streaming needs a bound of batches: set training.max_{cost}.")
+    # Its longest pair may come after days
+    limits = [math.inf if limit is None else limit for limit in data.length_limits.values()]
+    most = math.prod(limits) if cost == "cells" else sum(limits)
+    if most > bound:
         raise RecipeError(
-            f"data.streaming needs a bound of batches: set training.max_{family.batch_cost}."
+            f"data.streaming: a pair as long as data.max_source_length={data.max_source_length} "
+            f"and data.max_target_length={data.max_target_length} allow has {most:,} {cost}, more "
+            f"than a batch, training.max_{cost}={bound}: lower these limits, or raise that."
         )
 
 

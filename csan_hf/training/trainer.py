@@ -674,7 +674,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
-        self.create_model_card(model_name=str(self.hub_model_id).split("/")[-1], **kwargs)
+        kwargs.setdefault("model_name", str(self.hub_model_id).split("/")[-1])
+        self.create_model_card(**kwargs)
         self._finish_current_push()
         return push_checkpoint(
             self.args.output_dir,

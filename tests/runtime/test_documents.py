@@ -263,3 +263,19 @@ def test_a_model_of_sentences_has_no_lines():
         translator.translate(["one"], documents=True)
     with pytest.raises(ValueError, match="documents are translated together: leave out lines"):
         translator.translate(["one"], documents=True, lines="alone")
+
+
+def test_lines_have_no_more_tokens_than_graphs_have_positions(of_lines, monkeypatch):
+    """A model with positions, which graphs do not extend."""
+    translator = TextTranslator.from_directory(of_lines[2])
+    monkeypatch.setattr(translator.engine, "positions", 12)
+    limits = []
+    search = module._search
+    monkeypatch.setattr(
+        module,
+        "_search",
+        lambda engine, batch: limits.extend(batch.limits) or search(engine, batch),
+    )
+    translator.translate([TEXT, "one"])
+    assert limits
+    assert max(limits) <= 13

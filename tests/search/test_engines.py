@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 from csan_hf.pipelines.torch_engine import TorchDecoder
 from csan_hf_runtime.graphs import GraphDecoder
 from csan_hf_runtime.prefixes import Prefix
-from csan_hf_runtime.search import Sampling
+from csan_hf_runtime.search import Sampling, best_places
 
 LENGTHS = (9, 3, 7, 1)
 
@@ -205,6 +205,37 @@ def test_engines_find_what_the_library_finds(name, is_exported, engine_of):
         if seed % 3 == 2 and not is_exported:
             batch = tiny.padded_on_the_left(batch)
         compare(model, engine, seed, batch)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 2, "num_beams": 3},
+        {"bad_words_ids": [[5, 6]], "num_beams": 2},
+        {"begin_suppress_tokens": [5]},
+    ],
+)
+def test_a_prefix_stays_whatever_another_rule_forbids(settings, engine_of):
+    _, engine = engine_of("csan")
+    settings = {"eos_token_id": 1, "decoder_start_token_id": 0, **settings}
+    batch = source_batch(sources((5,)), settings, [9], prefixes=[Prefix([5, 6, 5, 6])])
+    [[hypothesis]] = engine.search(batch)
+    assert hypothesis.tokens[:4].tolist() == [5, 6, 5, 6]
+    assert len(hypothesis.tokens) > 4
+
+
+@pytest.mark.parametrize("size", [640, 32_000])
+@pytest.mark.parametrize("finite", [1, 3, 8, 500])
+def test_the_best_places_are_different_ones(size, finite):
+    generator = np.random.default_rng(finite)
+    scores = np.full((4, size), -np.inf, np.float32)
+    scores[:, generator.permutation(size)[:finite]] = generator.normal(size=(4, finite))
+    scores[:, 0] = -9
+    best = best_places(scores, 8)
+    assert all(len(set(places)) == 8 for places in best.tolist())
+    expected = np.sort(scores, axis=1)[:, -8:]
+    assert np.array_equal(np.sort(np.take_along_axis(scores, best, 1), axis=1), expected)
 
 
 @pytest.mark.parametrize(

@@ -367,6 +367,14 @@ def test_saved_over_an_earlier_model(joint, separate, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model"], "nothing temporary is left"
 
 
+def test_the_tokenizers_stay_where_none_are_saved(separate, tmp_path):
+    model, tokenizers = separate
+    save_self_contained(model, tokenizers, tmp_path)
+    before = {path.relative_to(tmp_path) for path in tmp_path.rglob("*")}
+    save_self_contained(model, None, tmp_path)
+    assert {path.relative_to(tmp_path) for path in tmp_path.rglob("*")} == before
+
+
 def test_failure_leaves_the_earlier_model(joint, tmp_path):
     model, tokenizer = joint
     directory = save_self_contained(model, tokenizer, tmp_path / "model")

@@ -452,4 +452,4 @@ def test_an_upload_in_the_background_that_is_refused_leaves_nothing(tmp_path):
     options = {"token": None, "revision": None, "commit_message": "step 2"}
     with pytest.raises(IncompleteCheckpointError, match="holds a credential"):
         push_in_background(checkpoint, "me/model", **options)
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["run", "checkpoint-2", "config.json"]

@@ -621,6 +621,15 @@ def checkpoint(tmp_path_factory):
             "data.streaming needs a bound of batches: set training.max_tokens",
         ),
         (
+            f"{STREAM} --max_steps 9 --max_tokens 500",
+            "as long as data.max_source_length=256 and data.max_target_length=256 allow has 512 "
+            "tokens, more than a batch, training.max_tokens=500: lower these limits",
+        ),
+        (
+            f"{STREAM} --max_steps 9 --model pervasive_attention --max_target_length null",
+            "has inf cells, more than a batch, training.max_cells=16384",
+        ),
+        (
             f"{STREAM} --max_steps 9 --eval_strategy epoch",
             "data.streaming has no epochs: set training.eval_strategy to steps or no",
         ),

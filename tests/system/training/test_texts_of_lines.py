@@ -45,6 +45,14 @@ def test_sentences_joined_as_lines_train_a_model_of_lines(tmp_path):
     assert_lines_are_kept(tmp_path)
 
 
+def test_a_model_without_positions_translates_texts_as_long_as_those_of_training(tmp_path):
+    options = "--config.preset lines --data.max_target_length 3000 --generation.max_length null"
+    plan = resolve(parse(f"{TINY} {options} --output_dir {tmp_path}"))
+    model = plan.build_model(plan.prepare_corpus())
+    assert model.config.max_position_embeddings < 3000
+    assert model.generation_config.max_length == 3001
+
+
 def test_a_text_of_sentences_has_no_lines(tmp_path):
     plan = resolve(parse(f"{TINY} --data.join 3 --output_dir {tmp_path}"))
     corpus = plan.prepare_corpus()
