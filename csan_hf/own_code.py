@@ -89,8 +89,7 @@ def save_methods(config: models.CsanConfig, directory: str | os.PathLike) -> Non
             what = "define it in a file, of a name that no file of csan_hf has, and import that"
             logger.warning_once(f"{method.__name__} is not saved with the model: {what}.")
             continue
-        siblings = get_relative_import_files(file) if is_of_package else []
-        for path in [file, *map(Path, siblings)]:
+        for path in [file, *_imported_by(file)]:
             text = re.sub(
                 r"^(\s*from) csan_hf\.models\.",
                 r"\1 .",
@@ -101,6 +100,16 @@ def save_methods(config: models.CsanConfig, directory: str | os.PathLike) -> Non
                 code.with_name(path.name).write_text(text, encoding="utf-8")
         with open(code, "a", encoding="utf-8") as end:
             end.write(_registration(file.stem, method))
+
+
+def _imported_by(file: Path) -> list[Path]:
+    """The files of the package that a method's file imports from, and those that these do."""
+    files = []
+    code = file.read_text(encoding="utf-8")
+    for name in re.findall(r"(?m)^\s*from (?:csan_hf\.models)?\.(\w+) import", code):
+        sibling = _PACKAGE / f"{name}.py"
+        files += [sibling, *map(Path, get_relative_import_files(sibling))]
+    return files
 
 
 def without_methods_of_package(code: str) -> str:

@@ -224,8 +224,7 @@ def layer_locality(
         unknown = [key for key in specification if key not in _REGISTRY]
     if unknown:
         hint = did_you_mean(unknown[0], _REGISTRY) or (
-            f" A method of your own is registered first: `register_locality` of {__name__}, "
-            "`csan-hf --import FILE`."
+            " Import your own first: `import FILE`, `csan-hf --import FILE`."
         )
         raise ValueError(
             f"`{name}` must be None or map locality methods ({', '.join(_REGISTRY)}) to their "

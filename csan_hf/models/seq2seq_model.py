@@ -191,9 +191,7 @@ class Seq2SeqPreTrained(PreTrainedModel):
         return names
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save as transformers does, with the code and the target's tokenizer.
-
-        The checkpoint loads where csan_hf is not installed."""
+        """Save as transformers does, with code and target tokenizer: it loads without csan_hf."""
         if self._auto_class is not None:
             self.config.auto_map = dict(self.auto_map)
             self.config.custom_pipelines = {}
@@ -251,23 +249,19 @@ def check_complete(name: str | os.PathLike, missing: Collection[str]) -> None:
 
 
 def keep_target_tokenizer(model: Seq2SeqPreTrained, folder: Path) -> None:
-    """Save the second tokenizer of the folder (not repository) that a model came from, once."""
+    """Save the target's tokenizer of the folder that a model came from, once."""
     origin = model.config._name_or_path
-    location = model.location
     if not folder.is_dir() and os.path.isdir(origin):
         with suppress(OSError, ValueError):
             # False, not None: a save must not stop to ask whether the tokenizer's code may run
-            tokenizer = load_target_tokenizer(origin, trust_remote_code=False, **location)
+            tokenizer = load_target_tokenizer(origin, trust_remote_code=False, **model.location)
             if tokenizer is not None:
                 tokenizer.init_kwargs.pop("auto_map", None)  # code that did not run
                 tokenizer.save_pretrained(folder)
     if not folder.is_dir():
         logger.warning(
-            f"{folder.parent} lacks {folder.name}/: the target has a vocabulary of its own, and a "
-            "model does not know its tokenizers. "
-            f"`target_tokenizer.save_pretrained({str(folder)!r})` adds it; that of a Hub model is "
-            f"`AutoTokenizer.from_pretrained({origin or 'NAME'!r}, subfolder={folder.name!r}, "
-            f"revision='{location.get('revision') or 'main'}')`."
+            f"{folder.parent} lacks {folder.name}/: a model does not know its tokenizers. "
+            f"`target_tokenizer.save_pretrained({str(folder)!r})` adds the target's."
         )
 
 

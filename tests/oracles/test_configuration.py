@@ -292,7 +292,7 @@ def test_true_means_the_defaults_and_an_area_of_one_head_nothing(short, full):
     ("part", "specification", "message"),
     [
         ("encoder", {"windw": 5}, r"encoder_locality\[0\].*'windw'.*Did you mean 'window'"),
-        ("encoder", {"wavelets": 5}, r"'wavelets'.*registered first: `register_locality`"),
+        ("encoder", {"wavelets": 5}, r"'wavelets'.*your own first: .*`csan-hf --import FILE`"),
         (
             "encoder",
             {"gaussian": {"widht": "query"}},

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from csan_hf.models.attention_call import Term
+from csan_hf.models.distances import Window  # of a file that not every checkpoint has
 from csan_hf.models.locality import LocalityMethod, register_locality
 
 

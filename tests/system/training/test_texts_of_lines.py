@@ -4,6 +4,7 @@
 import re
 
 import pytest
+import yaml
 from system.training.tiny_runs import TINY, parse
 from tokenizers import AddedToken
 from transformers import AutoTokenizer
@@ -14,7 +15,7 @@ from csan_hf.evaluation.scores import score_table, score_translations
 from csan_hf.hub.public_files import read_json
 from csan_hf.training import train_from_recipe
 from csan_hf.training.plan import resolve
-from csan_hf.training.recipe import RecipeError
+from csan_hf.training.recipe import RecipeError, parse_recipe
 from csan_hf_runtime.command_line import main
 from csan_hf_runtime.options import TranslationOptions
 
@@ -46,8 +47,11 @@ def test_sentences_joined_as_lines_train_a_model_of_lines(tmp_path):
 
 
 def test_a_model_without_positions_translates_texts_as_long_as_those_of_training(tmp_path):
-    options = "--config.preset lines --data.max_target_length 3000 --generation.max_length null"
-    plan = resolve(parse(f"{TINY} {options} --output_dir {tmp_path}"))
+    recipe = yaml.safe_load(TINY.read_text())
+    del recipe["generation"]
+    recipe["config"]["preset"] = "lines"
+    recipe["data"]["max_target_length"] = 3000
+    plan = resolve(parse_recipe({**recipe, "output_dir": str(tmp_path)}, "tiny"))
     model = plan.build_model(plan.prepare_corpus())
     assert model.config.max_position_embeddings < 3000
     assert model.generation_config.max_length == 3001
