@@ -123,7 +123,7 @@ def build_model_card(
     scores = results.get("scores", {})
     metrics = _metrics(task, scores)
     card_data = ModelCardData(
-        language=languages or None,
+        language=_codes(languages) or None,
         license=recipe.get("license") or "unknown",
         library_name="transformers",
         pipeline_tag=tag,
@@ -367,6 +367,12 @@ def _languages(recipe: dict[str, Any]) -> list[str]:
         data.get("source_lang", DataArguments.source_lang),
         data.get("target_lang", DataArguments.target_lang),
     ]
+
+
+def _codes(languages: list[str]) -> list[str]:
+    """The languages as ISO 639 codes, which the Hub takes alone: of deu_Latn and de-AT deu, de."""
+    codes = (re.match("[a-z]{2,3}(?=[_-]|$)", language.lower()) for language in languages)
+    return list(dict.fromkeys(code[0] for code in codes if code))
 
 
 def _hub_name(name: object) -> str | None:

@@ -58,7 +58,9 @@ class Recipe:
         init_from: Checkpoint folder or Hub name to start from, with its tokenizer; null = random
             weights.
         name: Title of the model card; null = the folder's name.
-        description: A sentence or two for the model card.
+        description: A sentence or two for the model card. Description and name are left out where
+            the command line names another family, locality, direction or corpus, with a direction
+            language, too, and with a corpus license, dataset_name and hub_dataset.
         license: Licence of the trained model, as a Hub identifier such as apache-2.0.
         language: Languages of the trained model, as ISO codes; null = those of the data.
         dataset_name: What the model card calls the data.
@@ -641,10 +643,35 @@ def parse_recipe(content: dict[str, Any], source: str, overrides: Overrides = ()
     sections = recipe_sections(model)
     previous_fields = recipe_sections(written_model)["config"]
     keys = _keys_of_file(content, source, sections, previous_fields)
-    recipe = merge(keys, _keys_of_command_line(overrides, sections))
+    chosen = _keys_of_command_line(overrides, sections)
+    recipe = merge(keys, chosen)
+    for name in _contradicted(keys, recipe) - chosen.keys():
+        recipe.pop(name, None)
     if "preset" in recipe.get("config", {}):
         recipe["config"] = _long_form(recipe["config"])
     return Recipe(**recipe)
+
+
+def _contradicted(before: Mapping[str, Any], recipe: Mapping[str, Any]) -> set[str]:
+    """What a file says for the card that does not hold for another corpus, direction or
+    locality.
+    """
+
+    def is_changed(section: str, names: Iterable[str]) -> bool:
+        file_values = before.get(section) or {}
+        values = recipe.get(section) or {}
+        return any(file_values.get(name) != values.get(name) for name in names)
+
+    contradicted: set[str] = set()
+    if is_changed("config", (*SHORT_FIELDS, *LONG_FIELDS, "preset")):
+        contradicted.update(_OF_A_FAMILY)
+    if before.get("validation_sha256") is not None:  # by which the card knows the corpus
+        return contradicted
+    if is_changed("data", ("source_lang", "target_lang", "language_pairs")):
+        contradicted.update((*_OF_A_FAMILY, "language"))
+    if is_changed("data", ("dataset", "train")) and before.get("dataset_name") is not None:
+        contradicted.update((*_OF_A_FAMILY, "license", "dataset_name", "hub_dataset"))
+    return contradicted
 
 
 def _keys_of_file(

@@ -51,6 +51,11 @@ def run(tmp_path, undrawn):
     return tmp_path
 
 
+def test_the_hub_is_told_iso_codes_alone(run):
+    recipe = {**RECIPE, "language": ["deu_Latn", "de-AT", "eng", "Klingon"]}
+    assert build_model_card(run, recipe, RESULTS).data.language == ["deu", "de", "eng"]
+
+
 def test_metadata_and_text_say_what_was_measured(run):
     path = write_model_card(run, RECIPE, RESULTS)
     data = ModelCard.load(path).data

@@ -733,3 +733,24 @@ def test_a_small_corpus_may_not_give_the_tokens_of_generation(tmp_path):
     corpus = PreparedCorpus(tokenizers, DatasetDict(), report="", characters=None)
     with pytest.raises(RecipeError, match=r"suppress_tokens must have tokens .*, got 900"):
         plan.build_model(corpus)
+
+
+@pytest.mark.parametrize(
+    ("words", "left_out"),
+    [
+        ("--data.train_size 5 --config.dropout 0.3", set()),
+        ("--data.source_lang en --config.local_window 11", set()),
+        ("--config.local_window 5", {"name", "description"}),
+        (
+            "--data.source_lang de --data.target_lang en",
+            {"name", "description", "language"},
+        ),
+        (
+            "--data.dataset null --data.train t.tsv --license mit --name mine",
+            {"description", "dataset_name"},
+        ),
+    ],
+)
+def test_a_card_says_nothing_of_the_recipe_that_the_command_line_contradicts(words, left_out):
+    written = load_recipe("numbers").to_dict().keys()
+    assert written - parse(f"numbers {words}").to_dict().keys() == left_out
