@@ -29,6 +29,35 @@ _WHITE_SPACE = " \t\n\f\r"  # of HTML: not the no-break space
 _WHITE_SPACES = re.compile(f"[{_WHITE_SPACE}]+")
 # Between the texts of blocks: a line break to Python, and no character of HTML or XML
 _BLOCK_BREAK = "\x1e"
+
+
+@dataclass(frozen=True)
+class _OptionalEnd:
+    """What ends an element of HTML without an end tag: other start tags, and end tags around it;
+    not within such a list or table of its own.
+    """
+
+    starts: set[str]
+    ends: set[str]
+    nested: set[str]
+
+
+_ITEM = _OptionalEnd({"li"}, {"ul", "ol", "menu"}, {"ul", "ol", "menu"})
+_ENTRY = _OptionalEnd({"dt", "dd"}, {"dl"}, {"dl"})
+_CELL = _OptionalEnd({"td", "th", "tr", "tbody"}, {"tr", "tbody", "table"}, {"table"})
+_ROW = _OptionalEnd({"tr", "tbody"}, {"tbody", "table"}, {"table"})
+_FLOW = set(
+    re.findall(
+        r"\w+",
+        "address article aside blockquote body dd details div dl dt fieldset figure footer form h1 "
+        "h2 h3 h4 h5 h6 header hr li main nav ol p pre section table td th tr ul",
+    )
+)
+_PARAGRAPH = _OptionalEnd(_FLOW, _FLOW - {"p"}, set())
+_OPTIONAL_ENDS = {
+    **{"li": _ITEM, "dt": _ENTRY, "dd": _ENTRY, "p": _PARAGRAPH},
+    **{"td": _CELL, "th": _CELL, "tr": _ROW},
+}
 # What these enclose is code, and not text
 _CODES = {"html": {"script", "style"}, "xliff": {"bpt", "ept", "it", "ph"}}
 _PROTECTED = {"translate": "no", "mtype": "protected"}
@@ -162,10 +191,24 @@ class _Sides:
             last = min(max(tag_end, first), around.end)
             while tag_start < first < last and self.translation[first].isspace():
                 first += 1
-            marked += self._escaped(around.place, first), tag.opening
+            marked += self._escaped(around.place, first), self._with_spaces(tag, first)
             around.place = last
             open_tags.append(_OpenTag(self._in_order(tag.children), first, last, tag.closing))
         return "".join(marked)
+
+    def _with_spaces(self, tag: Tag, place: int) -> str:
+        """What stands at a place of the translation for a tag: one that is like a word of its own
+        has spaces around it.
+        """
+        before = self.source[: tag.start]
+        after = self.source[tag.start :]
+        is_first = not before or after.startswith(_BLOCK_BREAK)
+        is_apart = is_first or before[-1].isspace()
+        if tag.closing or not is_apart or not after.removeprefix(_BLOCK_BREAK)[:1].isspace():
+            return tag.opening
+        left = " " if self.translation[:place][-1:].strip(_BLOCK_BREAK + " ") else ""
+        right = " " if self.translation[place:][:1].strip() else ""
+        return left + tag.opening + right
 
     def _in_order(self, tags: Iterable[Tag]) -> Iterator[tuple[int, int, Tag]]:
         return iter(sorted(map(self._placed, tags), key=itemgetter(0, 1)))
@@ -336,16 +379,27 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
     parts: list[_Part] = []
     code = ""  # the element whose content is code, or protected
     depth = 0  # of such elements within each other
+    nested = 0  # lists or tables within it
     text_start = 0
     for tag, end in _tags_of(source):
         name = (tag[2] or "").lower()
         is_end = bool(tag[1])
         attributes = source[tag.end() : end - 1]
+        optional_end = _OPTIONAL_ENDS.get(code) if kind == "html" else None
+        if optional_end is not None:
+            is_around = name in (optional_end.ends if is_end else optional_end.starts)
+            if nested == 0 and is_around:
+                code = ""
+                text_start = tag.start()
+            elif name in optional_end.nested:
+                nested += -1 if is_end else 1
         if code:
-            if name == code and is_end:
+            if name == code and is_end and nested == 0:
                 depth -= 1
-            elif name == code and code not in _CODES[kind] and not attributes.endswith("/"):
-                depth += 1
+            elif name == code and optional_end is None:
+                is_code = code in _CODES[kind]
+                if not is_code and not attributes.endswith("/"):
+                    depth += 1
             if depth == 0:
                 code = ""
                 text_start = end

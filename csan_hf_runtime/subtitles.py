@@ -17,7 +17,9 @@ from .text_files import read_lines_with_ends, uncompressed_name
 
 _NUMBER = r"[ \t\ufeff]*\d+[ \t\r]*\n"
 _TIMES = r"[ \t\ufeff]*\d[\d:.,]*[ \t]*-->.*\n?"
-_HEADER = re.compile(rf"^((?:{_NUMBER})?{_TIMES})", re.MULTILINE)
+# Where blank lines stand between all lines
+_NUMBER_APART = rf"(?:\A|(?<=\n\n)|(?<=\n\r\n)){_NUMBER}(?:[ \t\r]*\n)+"
+_HEADER = re.compile(rf"^((?:{_NUMBER_APART}|{_NUMBER})?{_TIMES})", re.MULTILINE)
 _BLANK_LINE = re.compile(r"^(?=\r?$)", re.MULTILINE)
 _TAG_OF_NO_MARKUP = r"(?:<\d[\d:.]*>|\{\\\w[^<>{}\n]*\})"  # <00:01.000>, {\an8}
 _WITH_TEXT = r"(?:v|lang)[ .\t][^<>{}\n]*"  # <v Name>
@@ -25,11 +27,16 @@ _ATTRIBUTE = r"""[ \t]+[\w:-]+=(?:"[^"<>\n]*"|'[^'<>\n]*'|[^\s<>]*)"""
 # <i>, <c.loud>, <font size=9>
 _WITH_ATTRIBUTES = rf"[a-z]\w*(?:\.[\w.-]+)?(?:{_ATTRIBUTE})*[ \t]*/?"
 _TAG = rf"(?:</?(?i:{_WITH_TEXT}|{_WITH_ATTRIBUTES})>|{_TAG_OF_NO_MARKUP})"
+_SPACE = r"(?:[\s\u200e\u200f\u202a-\u202e\u2066-\u2069]|&[lr]lm;)"  # and marks of direction
 # Begins the words of another speaker, or a line that is sung; a dash before a digit is a minus
 _SIGN = r"(?:[-–—](?!\d)|[♪♫]|>>|&gt;&gt;)"
-_TURN = re.compile(rf"^(?=(?:{_TAG}|[ \t])*(?:{_SIGN}|<v\b))", re.MULTILINE)
-_BEHIND = rf"(?:{_TAG}|[♪♫\s])"
-_AROUND = re.compile(rf"\A((?:{_TAG}|{_SIGN}|\s)*+)((?:{_BEHIND}*+.)*+)({_BEHIND}*+)\Z", re.DOTALL)
+_TURN = re.compile(
+    rf"^(?:(?<=[♪♫]\n)|(?<=[♪♫]\r\n)|(?=(?:{_TAG}|(?!\n){_SPACE})*(?:{_SIGN}|<v\b)))", re.MULTILINE
+)
+_BEHIND = rf"(?:{_TAG}|[♪♫]|{_SPACE})"
+_AROUND = re.compile(
+    rf"\A((?:{_TAG}|{_SIGN}|{_SPACE})*+)((?:{_BEHIND}*+.)*+)({_BEHIND}*+)\Z", re.DOTALL
+)
 _PLACE = "\ue000"  # of one that stays whole
 _WHOLE = rf"{_TAG}|&#?\w+;|{_PLACE}"
 
@@ -141,10 +148,11 @@ def are_subtitles(path: Path | str) -> bool:
 def _parted(lines: str) -> tuple[str, str, str]:
     """The tags and signs before a text, the text, and those behind it.
 
-    Tags whose names stand within the text, too, are its own: `<i>one</i> and <i>two</i>`.
+    Tags whose names stand within the text, too, are its own: `<i>one</i> and <i>two</i>`; but not
+    a place or a speaker's name, which holds for all lines.
     """
     [(before, text, after)] = _AROUND.findall(lines)
-    names = set(map(_name_of, re.findall(_TAG, text)))
+    names = {_name_of(tag) for tag in re.findall(_TAG, text) if not tag.startswith("{")} - {"v"}
 
     def without_names(part: str) -> str:
         return re.sub(_TAG, lambda tag: "" if _name_of(tag[0]) in names else tag[0], part)

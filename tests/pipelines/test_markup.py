@@ -62,7 +62,8 @@ def test_any_markup_comes_back_well_formed(source, words, data):
     for kind in ("html", "xliff"):
         marked = restored(source, kind, translation, links)
         assert parents(marked) == parents(source)
-        assert html.unescape(TAG.sub("", marked)) == translation
+        # A tag like a word of its own has spaces around it
+        assert html.unescape(TAG.sub("", marked)).split() == translation.split()
 
 
 @pytest.mark.parametrize(
@@ -76,19 +77,29 @@ def test_any_markup_comes_back_well_formed(source, words, data):
         ("html", "a <b>b</b> c", "A C", "0-0 2-1", "A <b></b>C"),
         ("html", "<a>a b</a> <b>c d</b>", "A C B D", "0-0 2-1 1-2 3-3", "<a>A C B</a> <b>D</b>"),
         ("html", "<u>a <i>b</u> &eacute; &lt;", "A B é <", "0-0 1-1 2-2 3-3", "<u>A <i>B</u> é &lt;"),
-        ("html", "a <!-- b --> c", "C A", "1-0 0-1", "<!-- b -->C A"),
-        ("xliff", '<ph id="1">%s</ph> a', "A", "0-0", '<ph id="1">%s</ph>A'),
+        ("html", "a <!-- b --> c", "C A", "1-0 0-1", "<!-- b --> C A"),
+        ("xliff", '<ph id="1">%s</ph> a', "A", "0-0", '<ph id="1">%s</ph> A'),
         ("xliff", '<bx id="1"/>a<ex id="1"/> b', "B A", "1-0 0-1", 'B <bx id="1"/>A<ex id="1"/>'),
         ("xliff", '<bx id="1"/><g>a<ex id="1"/></g>', "A", "0-0", '<bx id="1"/><g>A<ex id="1"/></g>'),
         ("html", "", "", "", ""),
         ("html", "1 < 2", "1 < 2", "0-0", "1 &lt; 2"),
         ("xliff", "a\n<b\n>b</b>\r\n<i>c</i>", "A\nB\nC", "0-0 1-1 2-2", "A\n<b\n>B</b>\n<i>C</i>"),
-        ("html", "<script>1 < 2</script> a", "A", "0-0", "<script>1 < 2</script>A"),
-        ("html", "<b translate=no><b>a</b> a</b> a", "A", "0-0", "<b translate=no><b>a</b> a</b>A"),
-        ("html", "<b TRANSLATE='No'>a</b> a", "A", "0-0", "<b TRANSLATE='No'>a</b>A"),
+        ("html", "<script>1 < 2</script> a", "A", "0-0", "<script>1 < 2</script> A"),
+        ("html", "<b translate=no><b>a</b> a</b> a", "A", "0-0", "<b translate=no><b>a</b> a</b> A"),
+        ("html", "<b TRANSLATE='No'>a</b> a", "A", "0-0", "<b TRANSLATE='No'>a</b> A"),
         ("html", "<b title='?translate=no'>a</b>", "A", "0-0", "<b title='?translate=no'>A</b>"),
-        ("xliff", "<mrk mtype='protected'>a</mrk> a", "A", "0-0", "<mrk mtype='protected'>a</mrk>A"),
-        ("html", "<img translate='no'> <b translate='yes'>a</b>", "A", "0-0", "<img translate='no'><b translate='yes'>A</b>"),
+        ("xliff", "<mrk mtype='protected'>a</mrk> a", "A", "0-0", "<mrk mtype='protected'>a</mrk> A"),
+        ("html", "a <b translate=no>b</b> c d", "A C D", "0-0 2-2 3-1", "A C <b translate=no>b</b> D"),
+        ("xliff", 'a <x id="1"/> <x id="2"/> b', "A B", "0-0 1-1", 'A <x id="1"/> <x id="2"/> B'),
+        ("xliff", 'a <x id="1"/>', "A", "0-0", 'A<x id="1"/>'),
+        ("xliff", 'a<x id="1"/> b', "A B", "0-0 1-1", 'A <x id="1"/>B'),
+        ("html", "<ul><li translate=no>a<li>b</ul>", "B", "0-0", "<ul><li translate=no>a<li>B</ul>"),
+        ("html", "<li translate=no>a<ul><li>b</ul>c</li><p>d", "D", "0-0", "<li translate=no>a<ul><li>b</ul>c</li><p>D"),
+        ("html", "<ul><li translate=no>a</ul>b", "B", "0-0", "<ul><li translate=no>a</ul>B"),
+        ("html", "<p translate=no>a<b>c</b><p>b", "B", "0-0", "<p translate=no>a<b>c</b><p>B"),
+        ("html", "<tr><td translate=no>a<table><td>b</table>c<td>d", "D", "0-0", "<tr><td translate=no>a<table><td>b</table>c<td>D"),
+        ("html", "<tr translate=no><td>a<td>b<tr><td>c", "C", "0-0", "<tr translate=no><td>a<td>b<tr><td>C"),
+        ("html", "<img translate='no'> <b translate='yes'>a</b>", "A", "0-0", "<img translate='no'> <b translate='yes'>A</b>"),
     ],
 )  # fmt: skip
 def test_tags_stand_where_the_aligned_words_do(kind, source, translation, links, expected):

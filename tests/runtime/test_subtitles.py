@@ -76,6 +76,9 @@ def test_all_but_the_texts_stays_byte_for_byte(content, texts, read):
         ("<i>It</i> is <i>nine</i>.", "It is nine.", "Ja.", "Ja."),
         ("{\\an8}<i>It</i> is {\\i1}nine", "It is nine", "Ja", "{\\an8}Ja"),
         ("<00:01.000>It <00:02.000>is 2 <3", "It is 2 <3", "Ja", "Ja"),
+        ("{\\an8}It is\n{\\an8}nine", "It is nine", "Ja", "{\\an8}Ja"),
+        ("<v Bob>It is</v>\nnine", "It is nine", "Ja", "<v Bob>Ja"),
+        ("\u202b<i>It is</i>\u202c", "It is", "Ja", "\u202b<i>Ja</i>\u202c"),
         ('<div class="x">It <em id=9>is</em></div>', "It is", "Ja", '<div class="x">Ja</div>'),
         ("I <b and c> <i am>", "I <b and c> <i am>", "Ja", "Ja"),
         ("<b>I <3 you -> if x<y and y>z", "I <3 you -> if x<y and y>z", "Ja", "<b>Ja"),
@@ -88,6 +91,30 @@ def test_a_cue_is_one_text_and_keeps_its_lines_and_outer_tags(
     subtitles = read(TIMES + cue)
     assert subtitles.texts == [text]
     assert joined(subtitles, [translation]) == TIMES + written
+
+
+@pytest.mark.parametrize("mark", ["", "\u200f", "&rlm;"])
+def test_marks_of_direction_may_stand_before_a_sign(mark, read):
+    content = f"{TIMES}{mark}- It is.\n{mark}- No.\n"
+    subtitles = read(content)
+    assert subtitles.texts == ["It is.", "No."]
+    assert joined(subtitles, subtitles.texts) == content
+
+
+def test_a_song_ends_with_its_line(read):
+    content = f"{TIMES}♪ It is\nnine ♪\nNo.\n"
+    subtitles = read(content)
+    assert subtitles.texts == ["It is nine", "No."]
+    assert joined(subtitles, ["Es ist neun", "Nein."]) == f"{TIMES}♪ Es ist\nneun ♪\nNein.\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_numbers_apart_from_their_times_are_none_the_less(end, read):
+    content = "".join(f"{line}\n\n" for line in ("1", TIMES.split("\n")[-2], "It is.", "2"))
+    content = (content + f"{TIMES.split(chr(10))[-2]}\n\nNine\n").replace("\n", end)
+    subtitles = read(content)
+    assert subtitles.texts == ["It is.", "Nine"]
+    assert joined(subtitles, subtitles.texts) == content
 
 
 def test_another_speaker_has_lines_and_a_text_alone(read):
