@@ -412,6 +412,10 @@ def _number_between_lines(tokenizer: PreTrainedTokenizerBase, token: str) -> int
     return number if together == [*before, number, *after] else None
 
 
+_FILES = ("*token*", "vocab*", "*.model", "*.spm")
+"""Patterns of files of which each tokenizer has one."""
+
+
 def _load_tokenizer(
     name: str,
     *,
@@ -429,6 +433,9 @@ def _load_tokenizer(
     try:
         if Path(name).is_file():
             return _read_sentencepiece(name)
+        # Here transformers would ask for sentencepiece
+        if folder.is_dir() and not any(chain(*map(folder.glob, _FILES))):
+            raise OSError(f"There is no tokenizer in {folder}.")
         tokenizer = load(name, subfolder=subfolder, trust_remote_code=trust_remote_code, **kwargs)
         if tokenizer is None:
             return None

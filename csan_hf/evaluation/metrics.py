@@ -416,7 +416,10 @@ def register_metric(metric: type[CorpusMetric]) -> type[CorpusMetric]:
 def find_metric(name: str) -> type[CorpusMetric]:
     """Returns the class of a metric; raises `ValueError` if there is none of that name."""
     if name not in _METRICS:
-        raise ValueError(f"There is no metric {name!r}; choose from {', '.join(_METRICS)}.")
+        raise ValueError(
+            f"There is no metric {name!r}; choose from {', '.join(_METRICS)}, or import one of "
+            "your own first: `csan-hf --import FILE`."
+        )
     return _METRICS[name]
 
 

@@ -110,6 +110,8 @@ def check_checkpoint(
             additions_of(directory)
         except FileNotFoundError as error:
             problems.append(f"{Path(error.filename).name} is missing, which other code imports")
+        except UnicodeDecodeError as error:
+            problems.append(f"README.md is not UTF-8: {error}")
         except YAMLError as error:
             problems.append(f"README.md has no valid metadata: {error}")
     # An ensemble brings no code and needs csan_hf
@@ -189,7 +191,8 @@ def push_checkpoint(
     additions = additions_of(Path(directory))
     api = HfApi(token=token)
     try:
-        api.create_repo(repo_id, private=private, exist_ok=True)
+        # With the user's name, where that is left out
+        repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
         _make_branch(api, repo_id, revision)
         private_files = filter_repo_objects(
             api.list_repo_files(repo_id, revision=revision), allow_patterns=_NOT_PUBLIC

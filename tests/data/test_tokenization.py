@@ -160,6 +160,10 @@ def test_what_holds_no_tokenizer_is_named(tmp_path):
         message = rf"in {path} is damaged .*SentencePiece's \.model, again"
         with pytest.raises(OSError, match=message):
             TokenizerPair.from_pretrained(path)
+    (tmp_path / "spm.model").unlink()
+    (tmp_path / "config.json").write_text('{"model_type": "csan"}')
+    with pytest.raises(OSError, match=f"^There is no tokenizer in {tmp_path}"):
+        TokenizerPair.from_pretrained(tmp_path)
 
 
 @pytest.fixture

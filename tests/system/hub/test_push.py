@@ -104,7 +104,8 @@ def test_what_was_pushed_loads_elsewhere_by_name(hub_here, joint, grid, tmp_path
         # No folder of its name
         directory = save_self_contained(model, tokenizers, tmp_path / "saved" / name)
         write_model_card(directory, {"license": "apache-2.0", "language": ["de", "en"]}, {})
-    push_checkpoint(tmp_path / "saved/tester/csan", "tester/csan", check=False, revision="new")
+    # With the user's name in front
+    push_checkpoint(tmp_path / "saved/tester/csan", "csan", check=False, revision="new")
     assert "new" in hub_here.repositories["tester/csan"].branches
     assert main(["push", str(tmp_path / "saved/tester/grid"), "tester/grid"]) == 0
     card = push_classifier(hub_here, joint, tmp_path)
@@ -265,8 +266,12 @@ def test_an_incomplete_checkpoint_is_refused(names, words, complete):
 )
 def test_a_card_of_another_model_is_refused(line, replacement, words, complete):
     card = complete / "README.md"
-    card.write_text(card.read_text().replace(line, replacement))
+    text = card.read_text()
+    card.write_text(text.replace(line, replacement))
     with pytest.raises(IncompleteCheckpointError, match=words):
+        check_checkpoint(complete)
+    card.write_bytes(f"{text}\nZürich".encode("latin-1", errors="replace"))
+    with pytest.raises(IncompleteCheckpointError, match=r"README\.md is not UTF-8: "):
         check_checkpoint(complete)
 
 
