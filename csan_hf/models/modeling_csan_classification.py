@@ -50,7 +50,7 @@ _AUTO_MAP = {
 class CsanEncoderModel(CsanBaseModel):
     """The encoder half of `CsanModel`, its weights under the same names."""
 
-    auto_map = _AUTO_MAP
+    auto_map = {**_AUTO_MAP, "AutoModel": f"{_HEADS}.CsanEncoderModel"}  # noqa: RUF012
     translates = False
     # What a checkpoint with a decoder holds beyond the encoder
     _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012

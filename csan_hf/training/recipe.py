@@ -438,6 +438,8 @@ def find_key(name: str, sections: Mapping[str, Options]) -> Option:
 
 def _unknown(path: str, sections: Mapping[str, Options]) -> str:
     """Explains why a key cannot be set, or suggests the nearest keys."""
+    if path in SECTIONS:
+        return f"{path} is a section: write --{path}.KEY VALUE, or --{path} '{{KEY: VALUE}}'."
     section, _, name = path.rpartition(".")
     for candidate in (section,) if section else SECTIONS:
         declaration = LIBRARY.get(candidate, {}).get(name, Key())

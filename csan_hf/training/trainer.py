@@ -405,7 +405,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
         """Returns evaluation batches, longest sentences first."""
-        dataset: Any = eval_dataset or self.eval_dataset
+        dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         if not dataset:
             return super().get_eval_dataloader()  # which refuses that
         return self.get_test_dataloader(dataset)

@@ -98,7 +98,8 @@ def classify_and_save(task, directory):
 
 translations = {directory: translate_and_save(directory, names) for directory, names in translators.items()}
 classes = {task: classify_and_save(task, directory) for task, directory in classifiers.items()}
-encoder = AutoModelForTextEncoding.from_pretrained("encoder", **trust)
+for load in (AutoModelForTextEncoding, AutoModel):
+    encoder = load.from_pretrained("encoder", **trust)
 words = AutoTokenizer.from_pretrained("encoder", **trust)(sentences[0], return_tensors="pt")
 states = encoder(words["input_ids"]).last_hidden_state.tolist()
 for load in (AutoModel, AutoModelForSeq2SeqLM):

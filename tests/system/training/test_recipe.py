@@ -234,6 +234,7 @@ def test_lists_on_the_command_line():
         ("--lr 1", r"unknown key lr\..*mean training\.learning_rate or"),
         ("--batch_size 1", "unknown key batch_size.*per_device_train_batch_size"),
         ("--data_seed 1", "is ambiguous"),
+        ("--config foo", "config is a section: write --config.KEY VALUE, or --config"),
         ("--generation '{num_beams: 2, num_beams: 3}'", "--generation: the key 'num_beams' is"),
         ("--lr_scheduler_kwargs '{a: 1, a: 2}'", "--lr_scheduler_kwargs: the key 'a' is"),
         (
