@@ -200,14 +200,15 @@ class _Sides:
         """What stands at a place of the translation for a tag: one that is like a word of its own
         has spaces around it.
         """
-        before = self.source[: tag.start]
-        after = self.source[tag.start :]
-        is_first = not before or after.startswith(_BLOCK_BREAK)
-        is_apart = is_first or before[-1].isspace()
-        if tag.closing or not is_apart or not after.removeprefix(_BLOCK_BREAK)[:1].isspace():
+        start = tag.start
+        begins_block = self.source.startswith(_BLOCK_BREAK, start)
+        after = start + 1 if begins_block else start
+        is_apart = start == 0 or begins_block or self.source[start - 1].isspace()
+        if tag.closing or not is_apart or not self.source[after : after + 1].isspace():
             return tag.opening
-        left = " " if self.translation[:place][-1:].strip(_BLOCK_BREAK + " ") else ""
-        right = " " if self.translation[place:][:1].strip() else ""
+        # A block's break is white space, too
+        left = " " if self.translation[max(place - 1, 0) : place].strip() else ""
+        right = " " if self.translation[place : place + 1].strip() else ""
         return left + tag.opening + right
 
     def _in_order(self, tags: Iterable[Tag]) -> Iterator[tuple[int, int, Tag]]:

@@ -181,15 +181,13 @@ class TextTranslator:
         self.workers = workers or ThisProcess(engine)
 
     @classmethod
-    def from_directory(
-        cls, directory: str | os.PathLike, *, threads: int = 1, workers: Workers | None = None
-    ) -> TextTranslator:
+    def from_directory(cls, directory: str | os.PathLike, *, threads: int = 1) -> TextTranslator:
         """Loads what `csan-hf export-onnx` wrote, with its tokenizers; see
         `GraphEngine.from_directory`.
         """
         from .graph_engine import GraphEngine  # not where csan_hf has no graphs
 
-        return cls(GraphEngine.from_directory(directory, threads=threads), workers=workers)
+        return cls(GraphEngine.from_directory(directory, threads=threads))
 
     @property
     def source_limit(self) -> int | None:

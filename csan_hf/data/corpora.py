@@ -324,7 +324,7 @@ class DataArguments:
         split = self.name_split(name, pair)
         if name in SHARED:
             return {split: self._training_texts}
-        splits: dict[str, Callable[[Dataset], Dataset]] = {split: _as_read}
+        splits: dict[str, Callable[[Dataset], Dataset]] = {split: lambda rows: rows}
         if self.documents:
             splits[f"{split}{ALONE}"] = lines_alone
         for count in self.join_test or ():
@@ -446,15 +446,15 @@ def load_translation_dataset(
     names: list[str] = []
     for pair in args.pairs:
         for name, load in _loaders(args.of_pair(pair), work_dir).items():
-            made = args.split_makers(name, pair)
-            names += made
-            wanted = [split for split in made if splits is None or split in splits]
+            makers = args.split_makers(name, pair)
+            names += makers
+            wanted = [split for split in makers if splits is None or split in splits]
             if not wanted:
                 continue
             split_read = args.name_split(name, pair)
             rows = _finish(name, split_read, load(), args, report)
             for split in wanted:
-                texts = made[split](rows)
+                texts = makers[split](rows)
                 if not len(texts):
                     raise ValueError(
                         f"{split} is empty: fewer pairs than data.join or data.join_test joins"
@@ -472,10 +472,6 @@ def load_translation_dataset(
         corpus["train"] = _mixed(parts["train"], weights, args.data_seed)
         report.read["train"] += len(corpus["train"]) - sum(map(len, parts["train"]))
     return DatasetDict(corpus), report
-
-
-def _as_read(rows: Dataset) -> Dataset:
-    return rows
 
 
 def _mixed(corpora: list[Any], weights: Iterable[float], seed: int) -> Any:

@@ -89,6 +89,7 @@ def test_overwrite_deletes_what_a_run_wrote_and_nothing_else(old_run, tmp_path):
     elsewhere.parent.mkdir()
     elsewhere.write_text("mine")
     (old_run / ".locality.png.de1a4f6e8b22").write_text("of a writer that was killed")
+    (old_run / ".pushed-abc").mkdir()
     (old_run / "checkpoint-6").symlink_to(elsewhere.parent)  # of which the link alone is deleted
     begin_run(make_recipe(old_run), old_run)
     assert sorted(path.name for path in old_run.iterdir()) == [MARK, "note", "recipe.yaml"]
