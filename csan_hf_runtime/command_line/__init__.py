@@ -490,5 +490,4 @@ def import_csan_hf(module: str, what: str) -> types.ModuleType:
             raise
         raise ImportError(f"{what} needs {FULL_PACKAGE}") from error
     finally:
-        gc.freeze()
         gc.enable()
