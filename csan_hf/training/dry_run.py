@@ -6,6 +6,7 @@ downloaded or written.
 import contextlib
 import copy
 import dataclasses
+import itertools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from csan_hf.data import DataArguments, train_tokenizers
 from csan_hf.data.corpora import BUILT_IN, load_translation_dataset, unlabelled_sources
 from csan_hf.data.prepared import cache_folder
 from csan_hf.data.tokenization import SPECIAL_TOKENS, tokenize_rows
+from csan_hf.data.verbalise import get_verbaliser
 from csan_hf.families import ModelFamily
 from csan_hf.models.seq2seq_model import Seq2SeqForGeneration
 
@@ -88,6 +90,9 @@ def _describe_data(plan: Plan) -> list[str]:
     args = plan.data
     languages = ", ".join(f"{source} to {target}" for source, target in args.pairs)
     if args.dataset in BUILT_IN:
+        with refusing("The data cannot be used"):
+            for language in itertools.chain.from_iterable(args.pairs):
+                get_verbaliser(language)
         splits = ("train", "validation", "test")
         sizes = [f"{split} {args.size_of(split) or 'default'}" for split in splits]
         return [f"  {args.dataset} (built in), {languages}: {', '.join(sizes)}"]

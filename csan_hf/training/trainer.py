@@ -587,8 +587,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.accelerator.wait_for_everyone()
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(staging, ignore_errors=True)
+            reason = str(error).partition("\n")[0]
             raise RunError(
-                f"{checkpoint} could not be saved: {str(error).splitlines()[0]}; nothing was saved "
+                f"{checkpoint} could not be saved: {reason}; nothing was saved "
                 f"since {last_checkpoint(args.output_dir)}. Make room, then start the same command "
                 "again (without --overwrite) to go on from there."
             ) from error

@@ -111,6 +111,11 @@ def test_data_that_is_there_is_counted_and_checked(tmp_path):
         report(words)
 
 
+def test_languages_without_number_words_are_refused_as_by_training():
+    with pytest.raises(RecipeError, match="language 'xx' is not known to both num2words and Babel"):
+        dry_run(load_recipe("numbers", [("source_lang", "xx")]))
+
+
 def test_a_dataset_in_a_folder_is_counted(tmp_path):
     pairs = 3 * '{"de": "ein Satz", "en": "one"}\n'
     (tmp_path / "train.jsonl").write_text(pairs)
