@@ -108,7 +108,8 @@ def _imported_by(file: Path) -> list[Path]:
     code = file.read_text(encoding="utf-8")
     for name in re.findall(r"(?m)^\s*from (?:csan_hf\.models)?\.(\w+) import", code):
         sibling = _PACKAGE / f"{name}.py"
-        files += [sibling, *map(Path, get_relative_import_files(sibling))]
+        if sibling.is_file():
+            files += [sibling, *map(Path, get_relative_import_files(sibling))]
     return files
 
 

@@ -395,12 +395,11 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
             elif name in optional_end.nested:
                 nested += -1 if is_end else 1
         if code:
+            holds_itself = optional_end is None and code not in _CODES[kind]
             if name == code and is_end and nested == 0:
                 depth -= 1
-            elif name == code and optional_end is None:
-                is_code = code in _CODES[kind]
-                if not is_code and not attributes.endswith("/"):
-                    depth += 1
+            elif name == code and holds_itself and not attributes.endswith("/"):
+                depth += 1
             if depth == 0:
                 code = ""
                 text_start = end

@@ -271,8 +271,7 @@ class TextTranslator:
         from tqdm.auto import tqdm  # slow to import, and not all need it
 
         chosen = TranslationOptions(**options)
-        is_drawing = chosen.sample or chosen.seed is not None
-        generator = np.random.default_rng(chosen.seed) if is_drawing else None
+        generator = np.random.default_rng(chosen.seed) if chosen.sample else None
         beginnings = None if prefixes is None else iter(prefixes)
         lines_read = lines_before
         bar = tqdm(
@@ -477,7 +476,7 @@ class TextTranslator:
         _, defaults = self.engine.defaults(options.source_lang, options.target_lang)
         generation = defaults.replaced(**options.generation_fields(defaults))
         generation = self._in_language(generation, options.target_lang)
-        if generator is None and (options.sample or options.seed is not None):
+        if options.sample and generator is None:
             generator = np.random.default_rng(options.seed)
         reader = source_reader(
             self.engine, options.source_lang, options.target_lang, options.prefix

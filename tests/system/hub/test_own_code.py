@@ -5,6 +5,7 @@ model.
 
 import importlib
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -59,6 +60,7 @@ print((model.get_encoder()(ids, output_attentions=True).attentions[0][0, 0, 0] >
 """
 
 
+DISTANCES = (Path(locality.__file__).with_name("distances.py")).read_text()
 PACKAGE_METHODS = dict(locality._REGISTRY)
 
 
@@ -131,14 +133,23 @@ def test_a_file_of_ones_own_does_not_replace_one_of_the_package(place, caplog, m
     own_file.parent.mkdir()
     own_file.write_text(METHOD)
     monkeypatch.syspath_prepend(place)
+    (own_file.parent / "strided_too.py").write_text(
+        METHOD.replace('"strided"', '"strided_too"') + "from .helper import HELP\n"
+    )
+    (own_file.parent / "helper.py").write_text("HELP = 1\n")
     importlib.import_module("own.distances")
+    importlib.import_module("own.strided_too")
     for name in ("configuration_csan.py", "distances.py"):
         (place / name).write_text("the package's")
-    config = CsanConfig(encoder_layers=1, decoder_layers=1, encoder_locality=[{"strided": 2}])
+    locality = [{"strided": 2, "strided_too": 2}]
+    config = CsanConfig(encoder_layers=1, decoder_layers=1, encoder_locality=locality)
     save_methods(config, place)
     assert "Strided is not saved with the model" in caplog.text
-    assert (place / "distances.py").read_text() == "the package's"
-    sys.modules.pop("own.distances")
+    assert (place / "distances.py").read_text() == DISTANCES
+    assert "from .helper import HELP" in (place / "strided_too.py").read_text()
+    assert not (place / "helper.py").exists(), "what is not csan_hf's is installed or is not there"
+    for name in ("distances", "strided_too", "helper"):
+        sys.modules.pop(f"own.{name}")
 
 
 @pytest.mark.parametrize(
