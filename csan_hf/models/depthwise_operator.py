@@ -43,8 +43,9 @@ def depthwise_convolution(image: Tensor, kernel: Tensor) -> Tensor:
 
 @depthwise_convolution.register_fake
 def _(image: Tensor, kernel: Tensor) -> Tensor:
-    count, channels, height, width = image.shape
-    return _channels_last(image.new_empty(count, channels, height - kernel.shape[2] + 1, width))
+    count, _, height, width = image.shape
+    outputs, _, rows, _ = kernel.shape  # some for each channel, in a step of decoding
+    return _channels_last(image.new_empty(count, outputs, height - rows + 1, width))
 
 
 @torch.library.custom_op("csan_hf::convolve_channels_backward", mutates_args=())

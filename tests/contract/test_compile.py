@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 from families import sources, targets, training_batch
-from tiny import ONE_LAYER, PLAIN_LAYER, every_mode, gradients
+from tiny import ONE_LAYER, PLAIN_LAYER, decode_in_steps, every_mode, gradients
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
@@ -116,9 +116,33 @@ def test_inductor_is_given_no_depthwise_convolution_of_torch():
 def test_the_operator_is_what_torch_is_told():
     """Shapes, strides and gradients under the compiler's fake tensors."""
     image = torch.randn(2, 3, 7, 9, dtype=torch.float64, requires_grad=True)
-    kernel = torch.randn(3, 1, 3, 5, dtype=torch.float64, requires_grad=True)
-    torch.library.opcheck(depthwise_convolution, (image, kernel))
-    assert torch.autograd.gradcheck(depthwise_convolution, (image, kernel))
+    for outputs in (3, 6):
+        kernel = torch.randn(outputs, 1, 3, 5, dtype=torch.float64, requires_grad=True)
+        torch.library.opcheck(depthwise_convolution, (image, kernel))
+        assert torch.autograd.gradcheck(depthwise_convolution, (image, kernel))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tiny.convolutional(encoder_layers=1, decoder_layers=1),
+        lambda: tiny.grid(num_layers=1),
+        lambda: tiny.grid(num_layers=1, **tiny.RESIDUAL),
+    ],
+)
+@torch.no_grad()
+def test_steps_of_decoding_are_compiled_once_for_all_positions(make):
+    """Of CSAN in tests/oracles/test_generation_cache.py."""
+    model = make()
+    batch = sources((6, 3))
+    prefixes = {"decoder_input_ids": targets(2, 9)}
+    expected = model(**batch, **prefixes, use_cache=False).logits
+    counter = CompileCounterWithBackend("eager")
+    torch._dynamo.reset()
+    model.forward = torch.compile(model.forward, backend=counter, fullgraph=True)
+    logits, _ = decode_in_steps(model, batch, prefixes, [1] * 9)
+    assert_close(logits, expected, **SINGLE)
+    assert counter.frame_count <= 4, "the first step, and lengths that were not general yet"
 
 
 @pytest.mark.usefixtures("constant_numbers")
