@@ -109,6 +109,8 @@ class RowSums:
 
     def prepared(self, key: object, make: Callable[[], Any]) -> Any:
         """Memoise `make()` for this generation; `key` names the weights and the type."""
+        if torch.compiler.is_compiling():
+            return make()  # a program cannot hold what is there for one generation
         kept = _PREPARED.setdefault(self._cache, {})
         if key not in kept:
             kept[key] = make()

@@ -7,6 +7,7 @@ generation.
 """
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import tiny
@@ -143,6 +144,22 @@ def test_steps_of_decoding_are_compiled_once_for_all_positions(make):
     logits, _ = decode_in_steps(model, batch, prefixes, [1] * 9)
     assert_close(logits, expected, **SINGLE)
     assert counter.frame_count <= 4, "the first step, and lengths that were not general yet"
+
+
+def test_a_compiled_search_does_not_notice_that_an_earlier_one_is_forgotten():
+    """What is kept for a search goes with its cache, perhaps while another is compiled."""
+    model = tiny.grid(seed=1)
+    kept = model.make_cache(num_beams=1)
+    batch = sources((6, 3))
+    expected = model.generate(**batch, cache=kept, max_new_tokens=8)
+
+    def forgetting(graph: torch.fx.GraphModule, inputs: object) -> Callable:
+        kept.self_attention_cache.reset()
+        return graph.forward
+
+    torch._dynamo.reset()
+    model.forward = torch.compile(model.forward, backend=forgetting)
+    assert torch.equal(model.generate(**batch, max_new_tokens=8), expected)
 
 
 @pytest.mark.usefixtures("constant_numbers")
