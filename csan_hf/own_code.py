@@ -110,7 +110,7 @@ def _imported_by(file: Path) -> list[Path]:
         sibling = _PACKAGE / f"{name}.py"
         if sibling.is_file():
             files += [sibling, *map(Path, get_relative_import_files(sibling))]
-    return files
+    return list(dict.fromkeys(files))
 
 
 def without_methods_of_package(code: str) -> str:

@@ -29,34 +29,28 @@ _WHITE_SPACE = " \t\n\f\r"  # of HTML: not the no-break space
 _WHITE_SPACES = re.compile(f"[{_WHITE_SPACE}]+")
 # Between the texts of blocks: a line break to Python, and no character of HTML or XML
 _BLOCK_BREAK = "\x1e"
-
-
-@dataclass(frozen=True)
-class _OptionalEnd:
-    """What ends an element of HTML without an end tag: other start tags, and end tags around it;
-    not within such a list or table of its own.
-    """
-
-    starts: set[str]
-    ends: set[str]
-    nested: set[str]
-
-
-_ITEM = _OptionalEnd({"li"}, {"ul", "ol", "menu"}, {"ul", "ol", "menu"})
-_ENTRY = _OptionalEnd({"dt", "dd"}, {"dl"}, {"dl"})
-_CELL = _OptionalEnd({"td", "th", "tr", "tbody"}, {"tr", "tbody", "table"}, {"table"})
-_ROW = _OptionalEnd({"tr", "tbody"}, {"tbody", "table"}, {"table"})
-_FLOW = set(
-    re.findall(
-        r"\w+",
-        "address article aside blockquote body dd details div dl dt fieldset figure footer form h1 "
-        "h2 h3 h4 h5 h6 header hr li main nav ol p pre section table td th tr ul",
-    )
+# Of HTML: elements whose end tag may be left out; which start tags end them then, and which
+# elements within them have such parts of their own
+_FLOW = (
+    "address article aside blockquote center dd details dialog div dl dt fieldset figcaption "
+    "figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr li main menu nav ol p pre search "
+    "section summary table td th tr ul"
 )
-_PARAGRAPH = _OptionalEnd(_FLOW, _FLOW - {"p"}, set())
 _OPTIONAL_ENDS = {
-    **{"li": _ITEM, "dt": _ENTRY, "dd": _ENTRY, "p": _PARAGRAPH},
-    **{"td": _CELL, "th": _CELL, "tr": _ROW},
+    "p": (_FLOW, ""),
+    "li": ("li", "ul ol menu"),
+    "dt": ("dt dd", "dl"),
+    "dd": ("dt dd", "dl"),
+    "td": ("td th tr tbody tfoot", "table"),
+    "th": ("td th tr tbody tfoot", "table"),
+    "tr": ("tr tbody tfoot", "table"),
+    "thead": ("tbody tfoot", "table"),
+    "tbody": ("tbody tfoot", "table"),
+    "tfoot": ("tbody", "table"),
+    "option": ("option optgroup", "select"),
+    "optgroup": ("optgroup", "select"),
+    "rt": ("rt rp", "ruby"),
+    "rp": ("rt rp", "ruby"),
 }
 # What these enclose is code, and not text
 _CODES = {"html": {"script", "style"}, "xliff": {"bpt", "ept", "it", "ph"}}
@@ -130,12 +124,16 @@ class MarkedText:
 
 @dataclass
 class _OpenTag:
-    """A tag whose inside is being written, the translation from `place` to `end`."""
+    """A tag whose inside is being written, the translation from `place` to `end`.
+
+    `last` is the tag within it that was written last, where that is like a word of its own: white
+    space is still to follow."""
 
     children: Iterator[tuple[int, int, Tag]]
     place: int
     end: int
     closing: str = ""
+    last: Tag | None = None
 
 
 class _Sides:
@@ -183,7 +181,10 @@ class _Sides:
             around = open_tags[-1]
             placed = next(around.children, None)
             if placed is None:
-                marked += self._escaped(around.place, around.end), around.closing
+                text = self._escaped(around.place, around.end)
+                if around.last is not None and text and not text[0].isspace():
+                    marked.append(" ")
+                marked += text, around.closing
                 open_tags.pop()
                 continue
             tag_start, tag_end, tag = placed
@@ -191,25 +192,26 @@ class _Sides:
             last = min(max(tag_end, first), around.end)
             while tag_start < first < last and self.translation[first].isspace():
                 first += 1
-            marked += self._escaped(around.place, first), self._with_spaces(tag, first)
+            text = self._escaped(around.place, first)
+            is_word = self._is_like_word(tag)
+            if around.last is None or around.last.start != tag.start:
+                if around.last is not None and not text[:1].isspace():
+                    text = f" {text}"
+                if is_word and text and not text[-1].isspace():
+                    text = f"{text} "
+            marked += text, tag.opening
             around.place = last
+            around.last = tag if is_word else None
             open_tags.append(_OpenTag(self._in_order(tag.children), first, last, tag.closing))
         return "".join(marked)
 
-    def _with_spaces(self, tag: Tag, place: int) -> str:
-        """What stands at a place of the translation for a tag: one that is like a word of its own
-        has spaces around it.
-        """
+    def _is_like_word(self, tag: Tag) -> bool:
+        """Whether white space stands on both sides of a tag that encloses no text."""
         start = tag.start
         begins_block = self.source.startswith(_BLOCK_BREAK, start)
         after = start + 1 if begins_block else start
         is_apart = start == 0 or begins_block or self.source[start - 1].isspace()
-        if tag.closing or not is_apart or not self.source[after : after + 1].isspace():
-            return tag.opening
-        # A block's break is white space, too
-        left = " " if self.translation[max(place - 1, 0) : place].strip() else ""
-        right = " " if self.translation[place : place + 1].strip() else ""
-        return left + tag.opening + right
+        return start == tag.end and is_apart and self.source[after : after + 1].isspace()
 
     def _in_order(self, tags: Iterable[Tag]) -> Iterator[tuple[int, int, Tag]]:
         return iter(sorted(map(self._placed, tags), key=itemgetter(0, 1)))
@@ -380,25 +382,31 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
     parts: list[_Part] = []
     code = ""  # the element whose content is code, or protected
     depth = 0  # of such elements within each other
-    nested = 0  # lists or tables within it
+    inner: Counter[str] = Counter()  # elements within one that may have no end tag
     text_start = 0
     for tag, end in _tags_of(source):
         name = (tag[2] or "").lower()
         is_end = bool(tag[1])
         attributes = source[tag.end() : end - 1]
-        optional_end = _OPTIONAL_ENDS.get(code) if kind == "html" else None
-        if optional_end is not None:
-            is_around = name in (optional_end.ends if is_end else optional_end.starts)
-            if nested == 0 and is_around:
+        if kind == "html" and code in _OPTIONAL_ENDS:
+            starts, containers = (names.split() for names in _OPTIONAL_ENDS[code])
+            is_within = any(inner[container] for container in containers)
+            if is_end and name == code and not is_within:
                 code = ""
-                text_start = tag.start()
-            elif name in optional_end.nested:
-                nested += -1 if is_end else 1
-        if code:
-            holds_itself = optional_end is None and code not in _CODES[kind]
-            if name == code and is_end and nested == 0:
+                text_start = end
+                continue
+            # By the start of the next one, or the end of what is around it
+            is_over = not inner[name] if is_end else name in starts
+            if is_within or not is_over:
+                if not is_within or name in containers:
+                    inner[name] += -1 if is_end else 1
+                continue
+            code = ""
+            text_start = tag.start()
+        elif code:
+            if name == code and is_end:
                 depth -= 1
-            elif name == code and holds_itself and not attributes.endswith("/"):
+            elif name == code and code not in _CODES[kind] and not attributes.endswith("/"):
                 depth += 1
             if depth == 0:
                 code = ""
@@ -423,6 +431,7 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
             part.kind = "empty"
             code = name
             depth = 1
+            inner.clear()
     if not code and text_start < len(source):
         parts.append(_Part("text", text_start, content=unescaped(source[text_start:])))
     return parts

@@ -23,7 +23,7 @@ _HEADER = re.compile(rf"^((?:{_NUMBER_APART}|{_NUMBER})?{_TIMES})", re.MULTILINE
 _BLANK_LINE = re.compile(r"^(?=\r?$)", re.MULTILINE)
 _TAG_OF_NO_MARKUP = r"(?:<\d[\d:.]*>|\{\\\w[^<>{}\n]*\})"  # <00:01.000>, {\an8}
 _WITH_TEXT = r"(?:v|lang)[ .\t][^<>{}\n]*"  # <v Name>
-_ATTRIBUTE = r"""[ \t]+[\w:-]+=(?:"[^"<>\n]*"|'[^'<>\n]*'|[^\s<>]*)"""
+_ATTRIBUTE = r"""[ \t]+[\w:-]+=(?:"[^"<>\n]*"|'[^'<>\n]*'|(?!["'])[^\s<>]*)"""
 # <i>, <c.loud>, <font size=9>
 _WITH_ATTRIBUTES = rf"[a-z]\w*(?:\.[\w.-]+)?(?:{_ATTRIBUTE})*[ \t]*/?"
 _TAG = rf"(?:</?(?i:{_WITH_TEXT}|{_WITH_ATTRIBUTES})>|{_TAG_OF_NO_MARKUP})"
@@ -181,6 +181,7 @@ def _in_lines(text: str, most: int) -> list[str]:
         width=len(shortened) // most + 1,
         break_long_words=any(map(is_wide, text)),
         break_on_hyphens=False,
+        expand_tabs=False,
     )
     while len(lines := wrapper.wrap(shortened)) > most:
         wrapper.width += 1

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple, TypedDict
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def warn(message: str) -> None:
     logger.warning(message)
 
 
-warn_once = cache(warn)
+warn_once = lru_cache(maxsize=10_000)(warn)
 """Logs a warning, unless it was logged before."""
 
 

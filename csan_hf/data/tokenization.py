@@ -413,7 +413,7 @@ def _number_between_lines(tokenizer: PreTrainedTokenizerBase, token: str) -> int
 
 
 _FILES = ("*token*", "vocab*", "*.model", "*.spm")
-"""Patterns of files of which each tokenizer has one."""
+"""Patterns of files of which nearly every tokenizer has one."""
 
 
 def _load_tokenizer(
@@ -433,9 +433,6 @@ def _load_tokenizer(
     try:
         if Path(name).is_file():
             return _read_sentencepiece(name)
-        # Here transformers would ask for sentencepiece
-        if folder.is_dir() and not any(chain(*map(folder.glob, _FILES))):
-            raise OSError(f"There is no tokenizer in {folder}.")
         tokenizer = load(name, subfolder=subfolder, trust_remote_code=trust_remote_code, **kwargs)
         if tokenizer is None:
             return None
@@ -450,6 +447,8 @@ def _load_tokenizer(
         return tokenizer
     # KeyError, TypeError, a bare Exception of tokenizers: whatever the content leads to
     except Exception as error:
+        if folder.is_dir() and not any(chain(*map(folder.glob, _FILES))):
+            raise OSError(f"There is no tokenizer in {folder}.") from error
         if isinstance(error, OSError | ImportError) or type(error) is ValueError:
             raise  # written for the user
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -768,7 +767,7 @@ def _pairs_in_training(splits: Mapping[str, Dataset]) -> Counter[str]:
     if "train" in splits and rows_of:
         for batch in splits["train"].select_columns(["source", "target"]).iter(10_000):
             for pair in zip(batch["source"], batch["target"], strict=True):
-                shared |= rows_of.get(pair, set())
+                shared |= rows_of.pop(pair, set())
     return Counter(split for split, _ in shared)
 
 

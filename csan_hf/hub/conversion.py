@@ -7,6 +7,7 @@ Window and area add no parameters.
 import copy
 import dataclasses
 import os
+import re
 from typing import Any
 
 import torch
@@ -209,7 +210,7 @@ def _source_and_csan(source: Any, model_class: Any, fields: dict[str, Any]) -> t
     with reading_folder_or_name(source, "model"):
         model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type")
         expected = model_class.config_class.model_type
-        if model_type != expected:
+        if model_type not in (None, expected):
             raise ValueError(f"{source} is a model of type {model_type!r}, not {expected!r}.")
         # What is out of range is refused before a model of such sizes is built
         config = convert_config(model_class.config_class.from_pretrained(source), **fields)
@@ -219,13 +220,19 @@ def _source_and_csan(source: Any, model_class: Any, fields: dict[str, Any]) -> t
             source, output_loading_info=True, ignore_mismatched_sizes=True
         )
     model, report = loaded
-    # Files of earlier versions have further keys, such as positions, which the library tells of
-    for kind in ("missing_keys", "mismatched_keys", "error_msgs"):
+    report["unexpected_keys"] = filter(_is_needed, report.get("unexpected_keys", ()))
+    report = {kind: sorted(keys) for kind, keys in report.items()}
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
         if report.get(kind):
             raise ValueError(
-                f"The checkpoint {source} has {kind.replace('_', ' ')}: {sorted(report[kind])}"
+                f"The checkpoint {source} has {kind.replace('_', ' ')}: {report[kind]}"
             )
     return model, CsanForConditionalGeneration(config)
+
+
+def _is_needed(key: str) -> bool:
+    """Whether a key is none of those that files of earlier versions of a library had besides."""
+    return re.search(r"\.(embed_positions\.\w+|position_ids|version)$", key) is None
 
 
 def _shared_fields(config: PreTrainedConfig, target: type[PreTrainedConfig]) -> dict[str, Any]:

@@ -59,8 +59,9 @@ class Recipe:
             weights.
         name: Title of the model card; null = the folder's name.
         description: A sentence or two for the model card. Description and name are left out where
-            the command line names another family, locality, direction or corpus, with a direction
-            language, too, and with a corpus license, dataset_name and hub_dataset.
+            the command line names another family, locality or direction, with a direction language,
+            too; and where the recipe has a dataset_name and the command line names another corpus,
+            with license, dataset_name and hub_dataset.
         license: Licence of the trained model, as a Hub identifier such as apache-2.0.
         language: Languages of the trained model, as ISO codes; null = those of the data.
         dataset_name: What the model card calls the data.
@@ -647,8 +648,11 @@ def parse_recipe(content: dict[str, Any], source: str, overrides: Overrides = ()
     keys = _keys_of_file(content, source, sections, previous_fields)
     chosen = _keys_of_command_line(overrides, sections)
     recipe = merge(keys, chosen)
-    for name in _contradicted(keys, recipe) - chosen.keys():
-        recipe.pop(name, None)
+    left_out = sorted(_contradicted(keys, recipe) - chosen.keys())
+    if left_out:
+        notify(f"{source}: {', '.join(left_out)} left out: the command line names something else.")
+    for name in left_out:
+        del recipe[name]
     if "preset" in recipe.get("config", {}):
         recipe["config"] = _long_form(recipe["config"])
     return Recipe(**recipe)
@@ -667,13 +671,13 @@ def _contradicted(before: Mapping[str, Any], recipe: Mapping[str, Any]) -> set[s
     contradicted: set[str] = set()
     if is_changed("config", (*SHORT_FIELDS, *LONG_FIELDS, "preset")):
         contradicted.update(_OF_A_FAMILY)
-    if before.get("validation_sha256") is not None:  # by which the card knows the corpus
-        return contradicted
     if is_changed("data", ("source_lang", "target_lang", "language_pairs")):
         contradicted.update((*_OF_A_FAMILY, "language"))
-    if is_changed("data", ("dataset", "train")) and before.get("dataset_name") is not None:
+    # The card knows the corpus by the digest, where there is one
+    has_name = before.get("dataset_name") is not None and before.get("validation_sha256") is None
+    if has_name and is_changed("data", ("dataset", "train")):
         contradicted.update((*_OF_A_FAMILY, "license", "dataset_name", "hub_dataset"))
-    return contradicted
+    return contradicted.intersection(before)
 
 
 def _keys_of_file(

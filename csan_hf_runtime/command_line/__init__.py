@@ -482,6 +482,7 @@ def import_csan_hf(module: str, what: str) -> types.ModuleType:
     """
     if sys.stderr.isatty() and "torch" not in sys.modules:
         print("Loading torch ...", file=sys.stderr)  # this takes seconds
+    is_collecting = gc.isenabled()
     gc.disable()  # nothing of an import is garbage, but to look for it takes a sixth of its time
     try:
         return importlib.import_module(f"csan_hf.{module}")
@@ -490,4 +491,5 @@ def import_csan_hf(module: str, what: str) -> types.ModuleType:
             raise
         raise ImportError(f"{what} needs {FULL_PACKAGE}") from error
     finally:
-        gc.enable()
+        if is_collecting:
+            gc.enable()

@@ -384,10 +384,21 @@ def save_marian_with(name, weight, directory):
     return model
 
 
-def test_weights_that_do_not_fit_the_config_are_named(tmp_path, capsys):
-    save_marian_with("final_logits_bias", torch.zeros(1, 32), tmp_path)
+@pytest.mark.parametrize(
+    ("name", "weight", "told"),
+    [
+        (
+            "final_logits_bias",
+            torch.zeros(1, 32),
+            "has mismatched keys: [('final_logits_bias', ",
+        ),
+        ("another", torch.zeros(1), "has unexpected keys: ['another']"),
+    ],
+)
+def test_weights_that_do_not_fit_the_config_are_named(name, weight, told, tmp_path, capsys):
+    save_marian_with(name, weight, tmp_path)
     assert run_script(tmp_path, tmp_path / "csan") == 2
-    assert "has mismatched keys: [('final_logits_bias', " in capsys.readouterr().err
+    assert told in capsys.readouterr().err
     assert not (tmp_path / "csan").exists()
 
 

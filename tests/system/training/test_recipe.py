@@ -755,3 +755,9 @@ def test_a_small_corpus_may_not_give_the_tokens_of_generation(tmp_path):
 def test_a_card_says_nothing_of_the_recipe_that_the_command_line_contradicts(words, left_out):
     written = load_recipe("numbers").to_dict().keys()
     assert written - parse(f"numbers {words}").to_dict().keys() == left_out
+
+
+def test_a_recipe_that_knows_its_corpus_by_digests_has_one_direction():
+    written = load_recipe("multi30k_csan_2d").to_dict().keys()
+    recipe = parse("multi30k_csan_2d --data.source_lang en --data.target_lang de")
+    assert written - recipe.to_dict().keys() == {"name", "description", "language"}
