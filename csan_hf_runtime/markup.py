@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
+from typing import Literal
 
 from .options import Markup
 from .text_files import read_lines_with_ends, uncompressed_name
@@ -377,41 +378,64 @@ def _end_of(pattern: re.Pattern[str], text: str, start: int) -> int:
     return start if match is None else match.end()
 
 
+@dataclass
+class _Kept:
+    """An element whose content stays as it is, while its tags are read.
+
+    Attributes:
+        name: Its name.
+        is_code: Whether the content is code, without elements; else it is protected.
+        may_lack_end: Whether its end tag may be left out.
+        depth: Elements of its name that are open, where none lacks an end tag.
+        inner: Open elements within it by name, where it may lack an end tag.
+    """
+
+    name: str
+    is_code: bool
+    may_lack_end: bool
+    depth: int = 1
+    inner: Counter[str] = field(default_factory=Counter)
+
+    def end(self, name: str, attributes: str, *, is_end: bool) -> Literal["here", "before"] | None:
+        """Whether it ends with a tag, or before it; None = it goes on."""
+        if self.may_lack_end:
+            return self._end_without_tag(name, is_end=is_end)
+        if name == self.name and is_end:
+            self.depth -= 1
+        elif name == self.name and not self.is_code and not attributes.endswith("/"):
+            self.depth += 1
+        return None if self.depth else "here"
+
+    def _end_without_tag(self, name: str, *, is_end: bool) -> Literal["here", "before"] | None:
+        starts, containers = (names.split() for names in _OPTIONAL_ENDS[self.name])
+        is_within = any(self.inner[container] for container in containers)
+        if not is_within and is_end and name == self.name:
+            return "here"
+        # The start of the next one, or the end of what is around it
+        is_over = not self.inner[name] if is_end else name in starts
+        if not is_within and is_over:
+            return "before"
+        if not is_within or name in containers:
+            self.inner[name] += -1 if is_end else 1
+        return None
+
+
 def _parts_of(source: str, kind: Markup) -> list[_Part]:
     """The parts of a marked text."""
     parts: list[_Part] = []
-    code = ""  # the element whose content is code, or protected
-    depth = 0  # of such elements within each other
-    inner: Counter[str] = Counter()  # elements within one that may have no end tag
+    kept: _Kept | None = None
     text_start = 0
     for tag, end in _tags_of(source):
         name = (tag[2] or "").lower()
         is_end = bool(tag[1])
         attributes = source[tag.end() : end - 1]
-        if kind == "html" and code in _OPTIONAL_ENDS:
-            starts, containers = (names.split() for names in _OPTIONAL_ENDS[code])
-            is_within = any(inner[container] for container in containers)
-            if is_end and name == code and not is_within:
-                code = ""
-                text_start = end
+        if kept is not None:
+            place = kept.end(name, attributes, is_end=is_end)
+            if place is not None:
+                kept = None
+                text_start = end if place == "here" else tag.start()
+            if place != "before":
                 continue
-            # By the start of the next one, or the end of what is around it
-            is_over = not inner[name] if is_end else name in starts
-            if is_within or not is_over:
-                if not is_within or name in containers:
-                    inner[name] += -1 if is_end else 1
-                continue
-            code = ""
-            text_start = tag.start()
-        elif code:
-            if name == code and is_end:
-                depth -= 1
-            elif name == code and code not in _CODES[kind] and not attributes.endswith("/"):
-                depth += 1
-            if depth == 0:
-                code = ""
-                text_start = end
-            continue
         start = tag.start()
         is_block = _is_block(kind, name)
         if is_block:
@@ -429,10 +453,8 @@ def _parts_of(source: str, kind: Markup) -> list[_Part]:
         is_code = name in _CODES[kind] and not is_end and not attributes.endswith("/")
         if is_code or (part.kind == "start" and _is_protected(attributes)):
             part.kind = "empty"
-            code = name
-            depth = 1
-            inner.clear()
-    if not code and text_start < len(source):
+            kept = _Kept(name, is_code, may_lack_end=kind == "html" and name in _OPTIONAL_ENDS)
+    if kept is None and text_start < len(source):
         parts.append(_Part("text", text_start, content=unescaped(source[text_start:])))
     return parts
 

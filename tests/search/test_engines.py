@@ -225,16 +225,16 @@ def test_a_prefix_stays_whatever_another_rule_forbids(settings, engine_of):
     assert len(hypothesis.tokens) > 4
 
 
-@pytest.mark.parametrize("size", [640, 32_000])
+@pytest.mark.parametrize("size", [640, 58_101])
 @pytest.mark.parametrize("finite", [1, 3, 8, 500])
 def test_the_best_places_are_different_ones(size, finite):
     generator = np.random.default_rng(finite)
     scores = np.full((4, size), -np.inf, np.float32)
     scores[:, generator.permutation(size)[:finite]] = generator.normal(size=(4, finite))
     scores[:, 0] = -9
-    best = best_places(scores, 8)
-    assert all(len(set(places)) == 8 for places in best.tolist())
-    expected = np.sort(scores, axis=1)[:, -8:]
+    best = best_places(scores, 6)
+    assert all(len(set(places)) == 6 for places in best.tolist())
+    expected = np.sort(scores, axis=1)[:, -6:]
     assert np.array_equal(np.sort(np.take_along_axis(scores, best, 1), axis=1), expected)
 
 
