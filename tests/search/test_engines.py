@@ -225,7 +225,7 @@ def test_a_prefix_stays_whatever_another_rule_forbids(settings, engine_of):
     assert len(hypothesis.tokens) > 4
 
 
-@pytest.mark.parametrize("size", [640, 58_101])
+@pytest.mark.parametrize("size", [640, 8_000])
 @pytest.mark.parametrize("finite", [1, 3, 8, 500])
 def test_the_best_places_are_different_ones(size, finite):
     generator = np.random.default_rng(finite)
