@@ -182,6 +182,7 @@ def _in_lines(text: str, most: int) -> list[str]:
         break_long_words=any(map(is_wide, text)),
         break_on_hyphens=False,
         expand_tabs=False,
+        replace_whitespace=False,
     )
     while len(lines := wrapper.wrap(shortened)) > most:
         wrapper.width += 1

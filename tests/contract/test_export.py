@@ -321,6 +321,8 @@ def test_what_cannot_be_exported_is_said(tmp_path):
         ValueError, match=r"must be float32, got torch.bfloat16: call model.float\(\)"
     ):
         export_onnx(residual_grid().bfloat16(), tmp_path / "onnx")
+    with pytest.raises(ValueError, match="precision must be float32, float16, int8, got 'fp16'"):
+        export_onnx(residual_grid(), tmp_path / "onnx", precision="fp16")
     with pytest.raises(ValueError, match="EnsembleForConditionalGeneration cannot be exported"):
         export_onnx(
             EnsembleForConditionalGeneration.of([residual_grid(), residual_grid()]),

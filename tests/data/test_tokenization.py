@@ -164,6 +164,8 @@ def test_what_holds_no_tokenizer_is_named(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "csan"}')
     with pytest.raises(OSError, match=f"^There is no tokenizer in {tmp_path}"):
         TokenizerPair.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "canine"}')
+    assert len(TokenizerPair.from_pretrained(tmp_path).source) == 1114112, "it needs no files"
 
 
 @pytest.fixture

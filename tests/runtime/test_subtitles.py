@@ -82,6 +82,7 @@ def test_all_but_the_texts_stays_byte_for_byte(content, texts, read):
         ('<div class="x">It <em id=9>is</em></div>', "It is", "Ja", '<div class="x">Ja</div>'),
         ("I <b and c> <i am>", "I <b and c> <i am>", "Ja", "Ja"),
         ("<b>I <3 you -> if x<y and y>z", "I <3 you -> if x<y and y>z", "Ja", "<b>Ja"),
+        ("It\tis\nnine", "It\tis nine", "Ja\tja nein", "Ja\tja\nnein"),
         ("Great 😀\nyes", "Great 😀 yes", "Unglaublich 😀", "Unglaublich\n😀"),
     ],
 )  # fmt: skip
@@ -91,6 +92,11 @@ def test_a_cue_is_one_text_and_keeps_its_lines_and_outer_tags(
     subtitles = read(TIMES + cue)
     assert subtitles.texts == [text]
     assert joined(subtitles, [translation]) == TIMES + written
+
+
+def test_a_tag_without_end_takes_no_time_that_doubles_with_each_attribute(read):
+    tag = "<i" + 99 * ' a="b"' + "<"
+    assert read(f"{TIMES}{tag}\n").texts == [tag]
 
 
 @pytest.mark.parametrize("mark", ["", "\u200f", "&rlm;"])
